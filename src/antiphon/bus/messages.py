@@ -945,7 +945,7 @@ class Credits(BusMessage):
     """A client manager to the primary: the credit of these consumers, repeated until it is acknowledged.
 
     Without items it asks whether the primary still knows the client manager's stream. A client manager that
-    `is_settled` has attached all consumers of an earlier term again. A primary answers drains when it has
+    `is_settled` has attached all consumers of an earlier term again. A primary takes the credit when it has
     applied everything through `floor`, which was confirmed to clients.
     """
 

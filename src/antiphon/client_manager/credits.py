@@ -207,6 +207,6 @@ class CreditAccounts:
             items,
             streams.stream(channel),
             account.is_settled,
-            self._floors[channel] if any(item.drains for item in items) else 0,
+            self._floors[channel],
         )
         self._outbox.do(SendToPrimary(channel, said))

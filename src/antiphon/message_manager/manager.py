@@ -275,7 +275,9 @@ class MessageManager:
             case DeliverAck():
                 delivery.acknowledge(sender, message)
             case Credits():
-                delivery.credit(sender, message)
+                # Else the client manager says it again: a message that it gave back would be overtaken.
+                if message.floor <= self.applied:
+                    delivery.credit(sender, message)
             case Register():
                 delivery.register(sender, message, self.state.sessions)
             case Unregister():
@@ -315,7 +317,7 @@ class MessageManager:
             self._announcements = []
         if primary.placed:
             effects.append(Multicast(_advertised(primary)))
-        sends, returns = primary.delivery.flush(now_ns, self.settings.flush_bytes_max, state.applied)
+        sends, returns = primary.delivery.flush(now_ns, self.settings.flush_bytes_max)
         effects += sends
         effects += map(counted_return, returns)
         effects += primary.proposals.flush(now_ns, wall_ms)

@@ -25,6 +25,9 @@ from antiphon.wire.commands import CommandKind, Outcome, OutcomeCode, ResumeSess
 from tests.unit.client_manager.stage import RUN, Stage, acknowledge, kinds
 from tests.unit.client_manager.test_consumers import attached, consumer_close, credit, deliver, piece
 
+# The number of the session's OPEN, which is all that was confirmed.
+FLOOR = 100
+
 
 def head(
     credits_heard: int, number: int = 1, *, stream: int = RUN, term: int = 1, is_void: bool = False
@@ -217,10 +220,10 @@ def test_credit_is_repeated_under_a_new_number_until_it_is_heard_of() -> None:
     stage, session, key = attached()
     stage.say(1, credit(session, 1_500))
     [said] = stage.to_primary(Credits)
-    assert said == Credits(1, 1, (ConsumerCredit(key, 1_500, 1_500_000),), RUN)
+    assert said == Credits(1, 1, (ConsumerCredit(key, 1_500, 1_500_000),), RUN, floor=FLOOR)
     stage.tell(head(0))
     stage.wait(200)
-    assert stage.to_primary(Credits) == [said, Credits(1, 2, said.items, RUN)]
+    assert stage.to_primary(Credits) == [said, Credits(1, 2, said.items, RUN, floor=FLOOR)]
     stage.tell(head(1))
     stage.wait(200)
     assert stage.to_primary(Credits)[-1].number == 3, "what was heard of is an older word"
@@ -257,7 +260,7 @@ def test_credit_of_one_who_is_not_attached_yet_waits_for_the_answer() -> None:
     assert stage.to_primary(Credits) == []
     stage.tell(Registered(consumer=register.consumer, term=1))
     assert stage.to_primary(Credits) == [
-        Credits(1, 1, (ConsumerCredit(register.consumer, 1_500, 1_500_000),), RUN)
+        Credits(1, 1, (ConsumerCredit(register.consumer, 1_500, 1_500_000),), RUN, floor=FLOOR)
     ]
 
 
@@ -273,7 +276,7 @@ def test_the_primary_is_asked_now_and_then_whether_it_knows_us() -> None:
     stage.wait(999)
     assert stage.to_primary(Credits) == []
     stage.wait(1)
-    assert stage.to_primary(Credits) == [Credits(1, 1, (), RUN)]
+    assert stage.to_primary(Credits) == [Credits(1, 1, (), RUN, floor=FLOOR)]
     stage.say(1, consumer_close(session))
     stage.wait(5_000)
     assert len(stage.to_primary(Credits)) == 1, "there is nobody to be known"
@@ -290,9 +293,9 @@ def test_a_new_primary_is_told_when_everybody_is_attached_again() -> None:
     assert stage.to_primary(Credits) == []
     stage.tell(Registered(consumer=two, term=2))
     [said] = stage.to_primary(Credits)
-    assert said == Credits(2, 1, (), RUN, is_settled=True)
+    assert said == Credits(2, 1, (), RUN, is_settled=True, floor=FLOOR)
     stage.wait(200)
-    assert stage.to_primary(Credits)[-1] == Credits(2, 2, (), RUN, is_settled=True)
+    assert stage.to_primary(Credits)[-1] == Credits(2, 2, (), RUN, is_settled=True, floor=FLOOR)
     stage.tell(head(2, term=2))
     stage.wait(200)
     assert len(stage.to_primary(Credits)) == 2

@@ -45,7 +45,6 @@ class Consumer:
         "delivered",
         "delivered_bytes",
         "destination",
-        "drain_floor",
         "drain_through",
         "drained_through",
         "generation",
@@ -87,7 +86,6 @@ class Consumer:
         # A drain: through which delivery number credit is to be used up, the number that must be applied
         # before, and how far drains were answered.
         self.drain_through = 0
-        self.drain_floor = 0
         self.drained_through = 0
         self.in_flight = Ranges()
         self._runs: list[Run] = []
@@ -109,12 +107,11 @@ class Consumer:
         self.credit_messages = max(self.credit_messages, messages)
         self.credit_bytes = max(self.credit_bytes, bytes)
 
-    def drain(self, through: int, floor: int) -> bool:
+    def drain(self, through: int) -> bool:
         """False: a drain through this delivery number was answered before."""
         if through <= self.drained_through:
             return False
         self.drain_through = max(self.drain_through, through)
-        self.drain_floor = max(self.drain_floor, floor)
         return True
 
     def use_up(self) -> int:

@@ -13,8 +13,8 @@ What it promises
     DLV6  A consumer whose client was lost keeps its messages for a short while (`absences`).
     DLV7  Messages to and from client managers may be repeated, late or lost: answers are given again, and
           numbered messages are repeated until they are acknowledged (`streams`).
-    DLV8  A drain is answered in the stream, behind all deliveries, once the primary serves and has applied
-          all that was confirmed to the client manager; no credit is left then.
+    DLV8  A drain is answered in the stream, behind all deliveries, once the primary serves; no credit is left
+          then.
     DLV9  The same rows for several consumers leave in one message, for all client managers together.
 
 What it leaves to others
@@ -325,7 +325,7 @@ class Delivery:
             consumer = self._consumers.get(ConsumerKey(sender, item.consumer))
             if consumer is not None:
                 consumer.grant(item.messages, item.bytes)
-                if item.drains and consumer.drain(item.messages, message.floor):
+                if item.drains and consumer.drain(item.messages):
                     self._draining[consumer.key] = consumer
                 dispatcher = self._dispatchers[consumer.source]
                 dispatcher.look_at_credit(consumer)
@@ -505,11 +505,8 @@ class Delivery:
 
     # -- flushing ------------------------------------------------------------------
 
-    def flush(self, now_ns: int, bytes_max: int, applied: int) -> tuple[list[Said], list[SeenReturn]]:
-        """Answers, then deliveries of up to so many bytes; and the messages to return.
-
-        Everything through number `applied` of the log is known here.
-        """
+    def flush(self, now_ns: int, bytes_max: int) -> tuple[list[Said], list[SeenReturn]]:
+        """Answers, then deliveries of up to so many bytes; and the messages to return."""
         for absence in self._absences.take_due(now_ns):
             self._drop(absence.consumer, absence.seen_through)
         effects: list[Said] = list(self._answers)
@@ -523,7 +520,7 @@ class Delivery:
         if not self.awaited and self._stirred:
             self._give_out(effects, bytes_max)
         if self._draining and not self.awaited:
-            effects += self._drain(applied)
+            effects += self._drain()
         effects += self._streams.heads(now_ns)
         return effects, returns
 
@@ -543,12 +540,12 @@ class Delivery:
             self._stir(dispatcher)
         effects += round_.end()
 
-    def _drain(self, applied: int) -> list[Send]:
+    def _drain(self) -> list[Send]:
         """Answer the drains of consumers for which nothing is left (DLV8)."""
         told = []
         for consumer in list(self._draining.values()):
             dispatcher, stream = self._dispatchers[consumer.source], consumer.stream
-            if consumer.drain_floor > applied or dispatcher.has_more_for(consumer):
+            if dispatcher.has_more_for(consumer):
                 continue
             del self._draining[consumer.key]
             through = dispatcher.use_up(consumer)

@@ -84,11 +84,29 @@ def test_a_word_that_is_said_again_is_answered_once(channel: Channel, client: Cl
 def test_a_primary_that_has_not_applied_what_was_confirmed_does_not_say_that_there_is_nothing(
     channel: Channel, client: Client, queue: int
 ) -> None:
-    channel.credit(1, 1, drains=True, floor=channel.manager.applied + 1)
+    floor = channel.manager.applied + 1
+    channel.credit(1, 1, drains=True, floor=floor)
     assert drained(channel.flush()) == []
     first = channel.order(client.publish(queue, bodies(1)))
+    # The client manager says again what was not acknowledged.
+    channel.credit(1, 1, drains=True, floor=floor)
     effects = channel.flush()
     assert numbers_to(effects, 1) == [first] and drained(effects) == [(1, 1)]
+
+
+def test_a_primary_that_has_not_applied_what_was_confirmed_gives_out_nothing_for_new_credit(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    first, second = (channel.order(client.publish(queue, bodies(1))) for _ in range(2))
+    channel.credit(1, 1)
+    assert numbers_to(channel.flush(), 1) == [first]
+    # The client gives the first message back. A backup was the first to say that the RETURN is applied.
+    returned = channel.manager.applied + 1
+    channel.credit(1, 2, floor=returned)
+    assert numbers_to(channel.flush(), 1) == []
+    assert channel.order(client.give_back(queue, (first, first + 1), counted=False)) == returned
+    channel.credit(1, 2, floor=returned)
+    assert numbers_to(channel.flush(), 1) == [first], f"{second} does not overtake what came back"
 
 
 def test_a_new_primary_that_waits_for_consumers_does_not_say_that_there_is_nothing(
