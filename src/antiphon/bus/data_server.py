@@ -494,17 +494,22 @@ class DataServer:
         self._wanted = {mid: entry for mid, entry in self._wanted.items() if entry.first > installed.n}
         self._give_up_decided(Ledger.decode(installed.ledger))
 
-    def release(self, base_ledger: bytes, synced: int) -> None:
-        """The base moved, and this node has applied everything through it: give up what was decided there.
-
-        Also where the node is no data server any more, and this role hears of nothing else.
-        """
+    def release(self, base_ledger: bytes) -> None:
+        """The base moved, and this node has applied everything through it: give up what was decided there."""
         if self._held:
-            if self._node not in self._config.data_servers:
-                self._on_synced(synced)
-                # Nobody asks this node for reports.
-                self._due.clear()
             self._give_up_decided(Ledger.decode(base_ledger))
+
+    def rest(self, synced: int) -> None:
+        """On a node where this role is not stepped: give up what can get no number any more."""
+        if not self._held:
+            return
+        self._on_synced(synced)
+        # Nobody asks this node for reports.
+        self._due.clear()
+        waiting = [held.item for held in self._held.values() if held.is_durable and not held.is_settled]
+        for item in waiting:
+            if type(self._verdict(item.mid, item.ts)) is m.ReportNack:
+                self._give_up(item.mid)
 
     def _give_up_decided(self, ledger: Ledger) -> None:
         """Give up the envelopes that are committed by this ledger, or whose runs are over by it."""
@@ -562,6 +567,18 @@ class DataServer:
             self._weights[mid.pid] -= size if size > WEIGHT_MIN else WEIGHT_MIN
         del self._held[mid]
         return _new(Apply, (entry, payload, self._payloads.place(mid, first, count)))
+
+    def pass_over(self, entry: Entry) -> None:
+        """The member takes no payloads. With its number the envelope goes when the base has passed that."""
+        mid = entry.mid
+        held = self._held.get(mid)
+        if held is None:
+            return
+        self._settle(held)
+        if held.item.digest == entry.digest and self._payloads.has(mid):
+            self._drop_cached(held)
+            del self._held[mid]
+            self._payloads.place(mid, entry.first, entry.count)
 
     def _miss(self, entry: Entry) -> None:
         """The envelope here is not the committed one: another holder has it, and the member will ask."""

@@ -223,6 +223,8 @@ class Member:
                 if taken is None:
                     return
                 out.append(taken)
+            else:
+                self._data_server.pass_over(entry)
             waiting.popleft()
             self.applied = entry.first + entry.count - 1
 

@@ -656,12 +656,16 @@ class Replica:
         elif seat is self._member_seat:
             # An envelope that the member took need not be reported again.
             self._data_seat.deadline = self._data_server.next_deadline_ns()
+            if not self._stores:
+                self._data_server.rest(self._synced)
 
     def _release(self) -> None:
         """The base moved: envelopes that the data server keeps in vain must not keep their segments."""
         commit_server = self._commit_server
         if commit_server.log.base <= self._member.applied:
-            self._data_server.release(commit_server.base_ledger, self._synced)
+            if not self._stores:
+                self._data_server.rest(self._synced)
+            self._data_server.release(commit_server.base_ledger)
 
     def _send(self, seat: _Seat, effect: Send, out: list[Effect]) -> None:
         if self._is_mute and type(effect.message) in _VOTES:

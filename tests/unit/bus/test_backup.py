@@ -135,9 +135,8 @@ def test_a_witness_knows_the_order_and_waits_for_nothing() -> None:
     assert backup.replica.primary == 1
 
 
-WITNESS = GroupConfig.of(
-    "main", (1, 2, 3), config_id=2, data_servers=(1, 2), candidates=(1, 2), checkpoint_servers=(1, 2)
-)
+WITNESS_ROLES: dict[str, Any] = dict.fromkeys(("data_servers", "candidates", "checkpoint_servers"), (1, 2))
+WITNESS = GroupConfig.of("main", (1, 2, 3), config_id=2, **WITNESS_ROLES)
 
 
 def marked(number: int) -> tuple[Entry, Entry]:
@@ -161,14 +160,28 @@ def follow(backup: Backup, entries: tuple[Entry, ...]) -> list[int]:
 
 def test_a_witness_gives_up_what_it_stored_as_a_data_server_when_the_base_has_passed_it() -> None:
     """Nobody takes it there: for ever it kept its segment, and all segments behind that."""
-    roles = {"data_servers": (1, 2), "candidates": (1, 2), "checkpoint_servers": (1, 2)}
-    backup = Backup(ONE, THREE, **roles)
+    backup = Backup(ONE, THREE, **WITNESS_ROLES)
     assert follow(backup, (*ORDER[:3], *marked(4))) == []
+    assert backup.payloads.location_of(3) is not None, "the journal sees that checkpoints would free it"
     assert follow(backup, marked(6)) == [4]
     assert backup.payloads.unplaced.keys() == {THREE.mid}, "that one may still get a number"
     assert follow(backup, (entry_of(TWO, 8), entry_of(THREE, 9), *marked(10))) == [6]
+    assert backup.payloads.location_of(9) is not None and not backup.payloads.unplaced
     assert follow(backup, marked(12)) == [10]
-    assert backup.payloads.unplaced.keys() == set()
+
+
+def test_a_witness_gives_up_what_it_stored_as_a_data_server_when_it_can_get_no_number() -> None:
+    backup = Backup(ONE, **WITNESS_ROLES)
+    follow(backup, (CLAIM, OPENED))
+    assert backup.payloads.unplaced.keys() == {ONE.mid}
+    follow(backup, (own(3, EntryKind.PRODUCER_OPEN, OpenDetail(1, b"b" * 16).encode()),))
+    assert backup.payloads.unplaced.keys() == set(), "its run is over"
+
+    backup = Backup(ONE, lifetime=4, **WITNESS_ROLES)
+    follow(backup, (CLAIM, OPENED, *marked(3)))
+    assert backup.payloads.unplaced.keys() == {ONE.mid}
+    follow(backup, tuple(own(number, EntryKind.TICK) for number in range(5, 9)))
+    assert backup.payloads.unplaced.keys() == set(), "its time is over"
 
 
 def test_a_data_server_that_becomes_a_witness_gives_up_also_what_was_not_durable_then() -> None:

@@ -650,7 +650,7 @@ def test_what_our_log_does_not_name_is_kept_for_others_until_the_base_has_passed
     assert isinstance(reply, Send) and reply.message == m.FetchDataReply((data,), ())
     before = Ledger()
     before.fold([opened(1, b"a" * 16)])
-    desk.server.release(before.encode(), 0)
+    desk.server.release(before.encode())
     assert desk.payloads.has(data.mid), "the base has not passed it"
-    desk.server.release(desk.ledger.encode(), 0)
+    desk.server.release(desk.ledger.encode())
     assert not desk.payloads.has(data.mid), "no other entry has to follow"
