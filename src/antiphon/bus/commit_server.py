@@ -828,7 +828,7 @@ class CommitServer:
     def _say_base(self, out: list[RoleEffect]) -> None:
         """Tell the sequencer a base that came from another node, once it has that base committed."""
         is_sayable = 0 < self._base_unsaid <= self._committed_told and self._install_index <= self._synced
-        is_sayable = is_sayable and (self.stock is None or not self._unsure_through)
+        is_sayable = is_sayable and (self.stock is None or self._unsure_through <= self.log.base)
         if is_sayable and self.log_epoch == self.promised and self.status is ServerStatus.OK:
             self._durable_last, self._base_unsaid = max(self._durable_last, self._base_unsaid), 0
             said = m.CommitAcknowledge(self.log_epoch, self._durable_last)

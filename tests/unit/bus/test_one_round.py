@@ -19,6 +19,7 @@ from antiphon.bus.effects import (
     DataWaits,
     Effect,
     EnvelopesArrived,
+    Installed,
     Multicast,
     OrderRecord,
     Received,
@@ -549,6 +550,16 @@ def test_a_server_that_lost_an_envelope_takes_no_start_before_it_has_it_again() 
     assert bench.arrive(data(1)) == []
     assert order_in(bench.sync()) == [EpochStarted(NEW, 2, ())]
     assert bench.sync() == [Send(3, m.CommitAcknowledge(NEW, 2))]
+
+
+@pytest.mark.parametrize("last", [3, 12])
+def test_a_base_that_covers_all_doubtful_entries_is_acknowledged_at_once(last: int) -> None:
+    """Nobody may submit anything for long, and a submit is not sent to a server below the base."""
+    bench = Bench(last)
+    bench.hear(m.Heartbeat(OLD, 9, 0, 1, 9, True), 1)
+    bench.step(Installed(9, b"ledger at 9"))
+    acknowledged = [Send(1, m.CommitAcknowledge(OLD, 9))] if last < 9 else []
+    assert [effect for effect in bench.sync() if isinstance(effect, Send)] == acknowledged
 
 
 def test_what_this_node_has_delivered_or_knows_to_be_committed_is_not_lost() -> None:
