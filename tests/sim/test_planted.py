@@ -78,7 +78,7 @@ HUNTS = [
     Hunt("cluster", "held-ranges-ignored", "held-ranges", 28, ("holds it",)),
     Hunt("cluster", "lower-generation-accepted", "lower-generations", 36, ("I13", "I14")),
     Hunt("cluster", "acknowledged-twice", "second-acknowledgements", 24, ("two acknowledgements",)),
-    Hunt("cluster", "old-term-accepted", "old-terms", 18, ("I14",)),
+    Hunt("cluster", "old-term-accepted", "old-terms", 60, ("I13", "I14")),
     Hunt("cluster", "standing-clock-trusted", "sleepers", 12, ("acknowledged for good", "I30")),
     Hunt("cluster", "floor-ignored", "early-pages", 24, ("I19",)),
     # Found at once on the disk; and without that, by a node that has to ask others for what it had.

@@ -36,20 +36,23 @@ class Copies(Checker):
     """
 
     promise = "Q1 copies"
-    hears = (CommitSubmit, DataReport, m.CommitAcknowledge, m.Commit)
+    hears = (CommitSubmit, DataReport, m.CommitAcknowledge, m.Commit, m.EpochStart, m.Heartbeat)
 
     def __init__(self, world: World, disks: WriteBeforeSend, committed: Committed) -> None:
         super().__init__(world)
         self._disks = disks
-        self._committed = committed
         self._memberships = committed.memberships
         self._acknowledged: dict[tuple[int, int], int] = {}
         self._told: set[Mid] = set()
+        # Through which number a sequencer has called the order committed.
+        self._called_upto = 0
         self._holders: dict[Mid, set[int]] = {}
         self.numbered: set[Mid] = set()
         self._seen: BusMessage | None = None
 
     def on_sent(self, node: int, message: BusMessage) -> None:
+        if isinstance(message, CommitSubmit | m.Commit | m.EpochStart | m.Heartbeat):
+            self._called_upto = max(self._called_upto, message.committed_upto)
         if isinstance(message, DataReport):
             for item in message.items:
                 self._holders.setdefault(item.mid, set()).add(node)
@@ -82,7 +85,7 @@ class Copies(Checker):
         for entry in image.log:
             if entry.kind is not EntryKind.DATA or not before < entry.last <= message.last:
                 continue
-            if entry.last > self._committed.upto and entry.mid not in image.mids:
+            if entry.last > self._called_upto and entry.mid not in image.mids:
                 self.fail(f"node {node} acknowledges number {entry.first}, and lacks {tuple(entry.mid)}")
 
     def _count(self, node: int, epoch: int, mid: Mid) -> None:

@@ -128,24 +128,47 @@ def test_an_envelope_of_an_uncertain_producer_may_be_ordered_twice() -> None:
     history.watch.on_envelope_confirmed(1, TAG, 5, 1)
 
 
-# Q1: copies.
+# Q1: copies, where envelopes are numbered when they arrive, and where they are numbered from reports.
+
+
+def test_an_envelope_that_its_acknowledgers_hold_passes() -> None:
+    history = open_group(one_round=1)
+    history.sends(envelope(1), servers=(1, 3))
+    history.numbers(FIRST, data(3, envelope(1)), servers=(1, 3))
+    history.tells(FIRST, data(3, envelope(1)))
+
+
+@pytest.mark.parametrize("servers", [(2, 1), (1, 2)])
+def test_an_acknowledgement_without_the_envelope_is_seen(servers: tuple[int, ...]) -> None:
+    history = open_group(one_round=1)
+    history.sends(envelope(1), servers=(1,))
+    with pytest.raises(Violation, match=r"Q1.* node 2 acknowledges number 3, and lacks"):
+        history.numbers(FIRST, data(3, envelope(1)), servers=servers)
+
+
+def test_a_sequencer_that_commits_what_it_does_not_hold_is_seen() -> None:
+    history = open_group(one_round=1)
+    history.sends(envelope(1), servers=(2, 3))
+    history.numbers(FIRST, data(3, envelope(1)), servers=(2, 3))
+    with pytest.raises(Violation, match=r"Q1.* node 1 calls .* committed, and does not hold it"):
+        history.tells(FIRST, data(3, envelope(1)))
 
 
 def test_an_envelope_is_numbered_when_enough_hold_it() -> None:
-    history = open_group()
+    history = open_group(one_round=0)
     history.sends(envelope(1), servers=(1, 3))
     history.numbers(FIRST, data(3, envelope(1)))
 
 
 def test_an_envelope_that_too_few_hold_is_seen() -> None:
-    history = open_group()
+    history = open_group(one_round=0)
     history.sends(envelope(1), servers=(1,))
     with pytest.raises(Violation, match=r"2 must hold it and \[1\] do"):
         history.numbers(FIRST, data(3, envelope(1)))
 
 
 def test_an_envelope_that_the_sequencer_does_not_hold_is_seen() -> None:
-    history = open_group()
+    history = open_group(one_round=0)
     history.sends(envelope(1), servers=(2, 3))
     with pytest.raises(Violation, match=r"node 1 numbers envelope .* its own data server has not reported"):
         history.numbers(FIRST, data(3, envelope(1)))
