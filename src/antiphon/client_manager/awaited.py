@@ -65,7 +65,8 @@ class HomeRollback(NamedTuple):
 
 
 class SessionOpening(NamedTuple):
-    """Tell the client the outcome of the opening of a session."""
+    """Tell the client the outcome of the opening of a session; if a channel refuses the session later, this
+    waits for the outcomes of the commands received for that channel."""
 
     session: Session
 

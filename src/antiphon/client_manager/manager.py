@@ -618,12 +618,14 @@ class ClientManager:
                 self._go_on(awaited)
             self._consumers.session_known(lane)
         else:
-            # The session's commands have outcomes of their own, which say the same.
+            # The session's commands have outcomes of their own, which say the same, and come before the word
+            # that the session is gone.
             is_stale = outcomes[0].code == OutcomeCode.STALE
             text = outcomes[0].text or (RESUMED_ELSEWHERE if is_stale else EXPIRED)
             for awaited in lane.opened(LaneState.REFUSED, text):
                 self._go_on(awaited)
             self._consumers.session_refused(lane, SessionClosed.code, text)
+            self._ordering.after_confirmed(lane, SessionOpening(lane.of_session))
 
     def _go_on(self, awaited: Awaited) -> None:
         """A channel has come as far as was awaited."""

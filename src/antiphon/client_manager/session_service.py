@@ -4,8 +4,8 @@
 
 What it promises
     SSV1  A client is told that its session is resumed when the first channel it names has resumed it: a
-          silent channel holds up no other. If any of them does not know the session, the session is not here,
-          and its client is told so, even after an earlier "resumed".
+          silent channel holds up no other. If any channel of a session does not know the session, the session
+          is not here, and its client is told so, even after an earlier "opened" or "resumed".
     SSV2  An answer that lets a client send commands to a channel comes when the channel knows the session. So
           a client that comes back, and whose channel does not know it, has been away for too long.
     SSV3  A session that is resumed elsewhere leaves its connection, and the peer is told.
@@ -148,7 +148,7 @@ class SessionService:
             self._remove(former)
 
     def tell_opened(self, session: Session) -> None:
-        """A channel that is to resume the session has, or has not (SSV1)."""
+        """A channel that is to know the session does, or does not (SSV1)."""
         connection, request = session.connection, session.opening
         if connection is None:
             return
@@ -162,6 +162,8 @@ class SessionService:
         refusals = [lane.refusal for lane in lanes if lane.state == LaneState.REFUSED]
         if refusals:
             session.opening = None
+            for lane in lanes:
+                self._ordering.confirm_now(lane)
             if request is not None:
                 self._outbox.refuse(connection, request, SessionClosed.code, refusals[0])
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from antiphon.bus.effects import EnvelopeConfirmed
 from antiphon.bus.messages import (
     SESSION_DETACHED,
     ConsumerCredit,
@@ -22,7 +23,7 @@ from antiphon.errors import ConsumerClosed
 from antiphon.ranges import Ranges
 from antiphon.wire import frames
 from antiphon.wire.commands import CommandKind, Outcome, OutcomeCode, ResumeSession, iterate_commands
-from tests.unit.client_manager.stage import RUN, Stage, acknowledge, kinds
+from tests.unit.client_manager.stage import RUN, Stage, acknowledge, kinds, publish
 from tests.unit.client_manager.test_consumers import attached, consumer_close, credit, deliver, piece
 
 # The number of the session's OPEN, which is all that was confirmed.
@@ -342,6 +343,26 @@ def test_who_was_taken_for_dead_attaches_its_consumers_again_with_what_they_hold
     stage.tell(deliver(again.consumer, 1, piece(50, [b"c"]), number=2, stream=RUN + 1))
     assert [frame.first_delivery for frame in stage.heard_of(frames.Deliver)] == [1, 3]
     assert stage.heard_of(frames.ConsumerGone) == []
+
+
+def test_who_was_taken_for_dead_for_too_long_tells_outcomes_and_then_that_sessions_are_gone() -> None:
+    stage, session, _ = attached()
+    stage.tell(head(0, number=0, is_void=True))
+    register = stage.to_primary(Register)[-1]
+    stage.say(1, publish(session, 1))
+    stage.tell(Registered(register.consumer, 1, SESSION_DETACHED, "no client manager has the session"))
+    sent, stage.submitted = stage.submitted, []
+    assert [kinds(one) for one in sent] == [[CommandKind.PUBLISH], [CommandKind.SESSION_RESUME]]
+
+    # Both are applied within one step.
+    unknown = [(Outcome(first, 1, OutcomeCode.SESSION_UNKNOWN),) for first in (200, 201)]
+    stage.tell(
+        *(EnvelopeConfirmed(one.tag, why[0].first, 1, why) for one, why in zip(sent, unknown, strict=True))
+    )
+
+    told = [type(frame) for frame in stage.heard[1][-3:]]
+    assert told == [frames.ConsumerGone, frames.Confirm, frames.SessionGone]
+    assert stage.manager.session_count == 0
 
 
 def test_who_was_taken_for_dead_and_whose_session_went_elsewhere_is_told() -> None:

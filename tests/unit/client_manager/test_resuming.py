@@ -366,6 +366,47 @@ def test_a_destination_is_refused_to_a_session_that_the_channel_refused() -> Non
     assert (failed.request, failed.code) == (9, SessionClosed.code)
 
 
+@pytest.mark.parametrize("code", [OutcomeCode.SESSION_UNKNOWN, OutcomeCode.STALE])
+def test_a_session_that_a_channel_refuses_is_gone_however_the_channel_came_to_be_asked(
+    code: OutcomeCode,
+) -> None:
+    """Else all requests for this channel would fail for ever, in a session that the client takes for open."""
+    stage = Stage(channels=(CHANNEL, "b"))
+    stage.connect()
+    session = stage.open_session()
+    stage.say(1, frames.Command(channel="b", command=publish(session, 1).command))
+    stage.confirm()
+    stage.say(1, destination_open(session))
+    while kinds(stage.submitted[0]) != [OPEN]:
+        stage.confirm()
+    # The envelope was ordered once more, when the session that it had opened was over.
+    stage.confirm(Outcome(0, 1, code))
+    assert [frame.request for frame in stage.heard_of(frames.Failed)] == [9]
+    (gone,) = stage.heard_of(frames.SessionGone)
+    assert (gone.session, gone.code) == (session, SessionClosed.code)
+    assert isinstance(stage.heard[1][-1], frames.SessionGone), "the request has its own answer before"
+    assert stage.to_primary(SessionDetached) == [SessionDetached(session, 1)], "channel b may let it expire"
+    assert stage.manager.session_count == 0
+    stage.say(1, publish(session, 1))
+    assert stage.submitted == [] and stage.manager.connection_count == 1
+
+
+def test_commands_have_their_outcomes_before_their_session_is_gone() -> None:
+    stage = Stage()
+    stage.connect()
+    session = stage.open_session()
+    stage.say(1, publish(session, 1))
+    stage.say(1, publish(session, 2))
+    stage.confirm(Outcome(0, 2, OutcomeCode.SESSION_UNKNOWN))
+    stage.say(1, stage.consumer_open(session))
+    assert [failed.code for failed in stage.heard_of(frames.Failed)] == [SessionClosed.code]
+    assert stage.heard_of(frames.SessionGone) == []
+    stage.confirm(Outcome(0, 1, OutcomeCode.SESSION_UNKNOWN))
+    told = [item[:3] for confirm in stage.heard_of(frames.Confirm) for item in confirm.items]
+    assert told == [(number, 1, OutcomeCode.SESSION_UNKNOWN) for number in (1, 2)]
+    assert isinstance(stage.heard[1][-1], frames.SessionGone)
+
+
 # -- consumers -----------------------------------------------------------------------------
 
 

@@ -174,7 +174,7 @@ def test_a_session_is_not_given_to_another_user() -> None:
     assert stage.heard_of(frames.Failed, 2)[0].code == AccessDenied.code
 
 
-def test_a_session_the_channel_forgot_refuses_consumers_and_commands() -> None:
+def test_a_session_the_channel_forgot_refuses_consumers_and_commands_and_is_gone() -> None:
     stage = Stage()
     stage.connect()
     session = stage.open_session(session=0xABC, generation=2)
@@ -183,11 +183,10 @@ def test_a_session_the_channel_forgot_refuses_consumers_and_commands() -> None:
     stage.confirm(Outcome(0, 1, unknown, 0, "expired"), Outcome(1, 1, unknown, 0, "expired"))
     assert stage.heard_of(frames.Failed)[0].code == SessionClosed.code
     assert stage.heard_of(frames.Confirm)[0].items[0].code == unknown
-    stage.say(1, stage.consumer_open(session, 2))
-    assert stage.heard_of(frames.Failed)[1].text == "expired"
+    assert [gone.text for gone in stage.heard_of(frames.SessionGone)] == ["expired"]
     # And there is nothing to detach or to close in a channel that does not know it.
-    assert stage.lose() == []
     assert stage.manager.session_count == 0
+    assert stage.lose() == []
 
 
 def test_an_id_that_was_given_twice_stops_the_node() -> None:
@@ -209,8 +208,7 @@ def test_a_session_whose_client_resumed_it_elsewhere_before_its_opening_was_orde
     stage.say(1, publish(session, 1))
     stage.confirm(Outcome(0, 1, OutcomeCode.STALE), Outcome(1, 1, OutcomeCode.STALE))
     assert [item.code for item in stage.heard_of(frames.Confirm)[0].items] == [OutcomeCode.STALE]
-    stage.say(1, stage.consumer_open(session))
-    assert stage.heard_of(frames.Failed)[0].text == "the session has been resumed elsewhere"
+    assert stage.heard_of(frames.SessionGone)[0].text == "the session has been resumed elsewhere"
 
 
 def test_closing_a_session_waits_for_its_commands_and_then_for_its_end() -> None:

@@ -410,7 +410,7 @@ class RudeSession:
                     self.world.probe("client.consumer_gone")
                     end.open_soon()
             case SessionGone():
-                # A channel does not know the session any more, and another had resumed the session before.
+                # A channel does not know the session any more, though another may.
                 self.world.probe("client.session_gone")
                 self._begin_anew()
 
