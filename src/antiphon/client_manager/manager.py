@@ -127,6 +127,7 @@ class ClientManager:
             self._retire,
             self._go_on,
             self._on_said_wrong,
+            self._on_lane_refused,
         )
         floors = self._ordering.confirmed_through
         self._asking = Asking(settings, self._outbox, floors, ids.first_number, self._on_told)
@@ -618,14 +619,16 @@ class ClientManager:
                 self._go_on(awaited)
             self._consumers.session_known(lane)
         else:
-            # The session's commands have outcomes of their own, which say the same, and come before the word
-            # that the session is gone.
-            is_stale = outcomes[0].code == OutcomeCode.STALE
-            text = outcomes[0].text or (RESUMED_ELSEWHERE if is_stale else EXPIRED)
-            for awaited in lane.opened(LaneState.REFUSED, text):
-                self._go_on(awaited)
-            self._consumers.session_refused(lane, SessionClosed.code, text)
-            self._ordering.after_confirmed(lane, SessionOpening(lane.of_session))
+            self._on_lane_refused(lane, outcomes[0])
+
+    def _on_lane_refused(self, lane: SessionLane, outcome: Outcome) -> None:
+        text = outcome.text or (RESUMED_ELSEWHERE if outcome.code == OutcomeCode.STALE else EXPIRED)
+        for awaited in lane.opened(LaneState.REFUSED, text):
+            self._go_on(awaited)
+        self._consumers.session_refused(lane, SessionClosed.code, text)
+        # The session's commands have outcomes of their own, which say the same, and come before the word that
+        # the session is gone.
+        self._ordering.after_confirmed(lane, SessionOpening(lane.of_session))
 
     def _go_on(self, awaited: Awaited) -> None:
         """A channel has come as far as was awaited."""

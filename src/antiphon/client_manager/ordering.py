@@ -52,9 +52,11 @@ _RETURN = int(CommandKind.RETURN)
 _TX_COMMIT = int(CommandKind.TX_COMMIT)
 _APPLIED = int(OutcomeCode.APPLIED)
 _NEW = LaneState.NEW
+_OPEN = LaneState.OPEN
 # Past the constructor of a NamedTuple: there is one for every command.
 _new: Final = tuple.__new__
 _DONE = (_APPLIED, int(OutcomeCode.DUPLICATE))
+_NO_SESSION = (int(OutcomeCode.SESSION_UNKNOWN), int(OutcomeCode.STALE))
 
 _KEEP_VIEW_BYTES = 32 * 1024
 """A waiting command of this size may keep the bytes it arrived among; a smaller one is copied, or a few of
@@ -62,6 +64,7 @@ them could hold on to many times their own size."""
 
 OwnSettled = Callable[[Ordered, int, Sequence[Outcome]], None]
 DestinationGone = Callable[[str, int], None]
+LaneRefused = Callable[[SessionLane, Outcome], None]
 
 
 class Ordering:
@@ -76,6 +79,7 @@ class Ordering:
         destination_gone: DestinationGone,
         go_on: Callable[[Awaited], None],
         said_wrong: Callable[[Consumer], None],
+        lane_refused: LaneRefused,
     ) -> None:
         self._settings = settings
         self._outbox = outbox
@@ -83,6 +87,7 @@ class Ordering:
         self._destination_gone = destination_gone
         self._go_on = go_on
         self._said_wrong = said_wrong
+        self._lane_refused = lane_refused
         self._gatherers = {channel: Gatherer(channel, settings) for channel in channels}
         # The highest number confirmed in each channel.
         self.confirmed_through = dict.fromkeys(channels, 0)
@@ -235,6 +240,10 @@ class Ordering:
                         lane.tell(*item)
                 else:
                     lane.tell(number, count, _APPLIED, sequence)
+            if outcomes and outcomes[0].code in _NO_SESSION and lane.state is _OPEN:
+                # The session has ended, or is elsewhere: the channel takes nothing more from here.
+                self.has_stirred = True
+                self._lane_refused(lane, outcomes[0])
         if has_reached_barrier:
             self.has_stirred = True
             self.confirm_now(lane)

@@ -391,6 +391,24 @@ def test_a_session_that_a_channel_refuses_is_gone_however_the_channel_came_to_be
     assert stage.submitted == [] and stage.manager.connection_count == 1
 
 
+@pytest.mark.parametrize("code", [OutcomeCode.SESSION_UNKNOWN, OutcomeCode.STALE])
+def test_a_session_that_ended_while_it_only_published_is_gone(code: OutcomeCode) -> None:
+    """The client manager was taken for dead; without consumers the session was not claimed."""
+    stage = Stage()
+    stage.connect()
+    session = stage.open_session()
+    stage.say(1, publish(session, 1))
+    stage.confirm()
+    stage.say(1, publish(session, 2), publish(session, 3))
+    stage.confirm(Outcome(0, 2, code))
+    told = [item[:3] for confirm in stage.heard_of(frames.Confirm) for item in confirm.items]
+    assert told == [(1, 1, OutcomeCode.APPLIED), (2, 1, code), (3, 1, code)]
+    (gone,) = stage.heard_of(frames.SessionGone)
+    assert (gone.session, stage.heard[1][-1]) == (session, gone)
+    assert stage.manager.session_count == 0
+    assert stage.to_primary(SessionDetached) == [], "the channel does not know the session"
+
+
 def test_commands_have_their_outcomes_before_their_session_is_gone() -> None:
     stage = Stage()
     stage.connect()
