@@ -846,7 +846,8 @@ Buffers = Annotated[list[bytes | memoryview], Field(_write_buffers, lambda reade
 class Register(BusMessage):
     """A client manager attaches a consumer at the primary; repeated on a new term.
 
-    The client has given it a `number` in its session, and `resumes` it after its connection was lost.
+    The client has given it a `number` in its session, and `resumes` it after its connection was lost. A
+    primary answers when it has applied everything through `floor`, which was confirmed to clients.
     """
 
     consumer: U64
@@ -862,6 +863,7 @@ class Register(BusMessage):
     resumes: Bool = False
     # Held messages and credit are for the primary of this term.
     term: U64 = 0
+    floor: U64 = 0
 
 
 @declare(29, to=CLIENT_MANAGER, lane=TO_ONE)
@@ -908,10 +910,14 @@ class Unregistered(BusMessage):
 @declare(31, to=MESSAGE_MANAGER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
 class SessionDetached(BusMessage):
-    """A client manager lost the client of a session; the primary lets it expire after a while."""
+    """A client manager lost the client of a session; the primary lets it expire after a while.
+
+    A primary answers when it has applied everything through `floor`, which was confirmed to clients.
+    """
 
     session: U128
     generation: U32
+    floor: U64 = 0
 
 
 @declare(49, to=CLIENT_MANAGER, lane=TO_ONE)

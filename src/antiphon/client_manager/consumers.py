@@ -514,6 +514,7 @@ class Consumers:
                 number=consumer.number,
                 resumes=consumer.resumes,
                 term=term,
+                floor=self._ordering.confirmed_through[channel],
             ),
         )
 

@@ -12,6 +12,8 @@ What it promises
     REQ4  However many requests there are, only so many are repeated at once.
 
 What it leaves to others
+    A primary does not answer before it has applied what was confirmed here (`floor`): a session that a former
+    primary does not know yet has not ended.
     The primary makes a request harmless that comes twice, late, or behind a later one.
 """
 
@@ -88,7 +90,7 @@ class Requests:
     def detached_heard(self, channel: str, message: SessionDetachedHeard) -> None:
         key = channel, message.session
         asked = self._asked.get(key)
-        if asked != SessionDetached(message.session, message.generation):
+        if not isinstance(asked, SessionDetached) or asked.generation != message.generation:
             return
         self._forget(key)
         if message.is_over:

@@ -254,7 +254,8 @@ class SessionService:
         if later is not None and not later.has_answered(LaneDetached(lane)):
             return
         if lane.state == LaneState.OPEN and (later is None or later.state == LaneState.REFUSED):
-            self._requests.detach(lane.channel, SessionDetached(session.id, session.generation))
+            floor = self._ordering.confirmed_through[lane.channel]
+            self._requests.detach(lane.channel, SessionDetached(session.id, session.generation, floor))
         del session.lanes[lane.channel]
         if not session.lanes:
             self._forget(session)

@@ -270,14 +270,16 @@ class MessageManager:
             return
         if self.primary is None:
             return
+        if isinstance(message, Register | SessionDetached | Credits) and message.floor > self.applied:
+            # The client manager says it again. Its session would be taken for one that has ended, and a
+            # message that was given back would be overtaken.
+            return
         delivery, proposals = self.primary.delivery, self.primary.proposals
         match message:
             case DeliverAck():
                 delivery.acknowledge(sender, message)
             case Credits():
-                # Else the client manager says it again: a message that it gave back would be overtaken.
-                if message.floor <= self.applied:
-                    delivery.credit(sender, message)
+                delivery.credit(sender, message)
             case Register():
                 delivery.register(sender, message, self.state.sessions)
             case Unregister():

@@ -18,6 +18,7 @@ from antiphon.bus.messages import (
     Register,
     Registered,
     Reply,
+    SessionDetached,
     Target,
 )
 from antiphon.client_manager.effects import (
@@ -258,6 +259,10 @@ class Stage:
 
     def to_primary(self, kind: type[T]) -> list[T]:
         return [e.message for e in self.of_kind(SendToPrimary) if isinstance(e.message, kind)]
+
+    def told_absent(self) -> list[tuple[int, int]]:
+        """The sessions and generations of which the primary was told that they have no client."""
+        return [(said.session, said.generation) for said in self.to_primary(SessionDetached)]
 
     def to_replica(self, kind: type[T]) -> list[T]:
         return [e.message for e in self.of_kind(SendToReplica) if isinstance(e.message, kind)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.bus.effects import ServiceChanged, SpaceChanged
-from antiphon.bus.messages import Register, Registered, SessionDetached, Unregister
+from antiphon.bus.messages import Register, Registered, Unregister
 from antiphon.client_manager.effects import SubmitEnvelope
 from antiphon.client_manager.flow import orders_nothing
 from antiphon.errors import SessionClosed
@@ -218,7 +218,7 @@ def test_a_client_that_is_lost_while_it_comes_back_leaves_nothing_behind() -> No
     stage.confirm()
     assert stage.manager.session_count == 0
     # The channel has resumed it: without this nobody would ever let it expire.
-    assert stage.to_primary(SessionDetached) == [SessionDetached(SESSION, 2)]
+    assert stage.told_absent() == [(SESSION, 2)]
 
 
 @pytest.mark.parametrize("is_resumed", [True, False])
@@ -232,13 +232,13 @@ def test_a_session_that_opens_late_is_away_unless_its_next_generation_is_resumed
     stage.connect(2)
     stage.say(2, resume(session=session, generation=3, known=(2,)))
     stage.confirm()
-    assert not stage.to_primary(SessionDetached)
+    assert not stage.told_absent()
 
     unknown = Outcome(0, 1, OutcomeCode.SESSION_UNKNOWN, 0, "")
     stage.confirm(*() if is_resumed else (unknown,))
 
     # Of the session that was opened too late nobody else knows: without this it would never expire.
-    assert stage.to_primary(SessionDetached) == ([] if is_resumed else [SessionDetached(session, 1)])
+    assert stage.told_absent() == ([] if is_resumed else [(session, 1)])
 
 
 @pytest.mark.parametrize("is_resumed", [True, False])
@@ -249,7 +249,7 @@ def test_the_absence_of_a_client_is_told_again_if_its_next_generation_is_refused
     stage.say(1, publish(session, 1))
     stage.confirm()
     stage.lose(1)
-    assert stage.to_primary(SessionDetached) == [SessionDetached(session, 1)]
+    assert stage.told_absent() == [(session, 1)]
     # The primary has not answered. The client was elsewhere meanwhile, where the session ended.
     stage.connect(2)
     stage.say(2, resume(session=session, generation=3, known=(2,)))
@@ -258,7 +258,7 @@ def test_the_absence_of_a_client_is_told_again_if_its_next_generation_is_refused
     unknown = Outcome(0, 1, OutcomeCode.SESSION_UNKNOWN, 0, "")
     stage.confirm(*() if is_resumed else (unknown,))
 
-    assert stage.to_primary(SessionDetached) == ([] if is_resumed else [SessionDetached(session, 1)])
+    assert stage.told_absent() == ([] if is_resumed else [(session, 1)])
 
 
 def test_a_client_that_may_not_resume_a_session_is_still_away() -> None:
@@ -277,7 +277,7 @@ def test_a_client_that_may_not_resume_a_session_is_still_away() -> None:
     stage.new_term(2)
     stage.wait(1_000)
 
-    assert SessionDetached(session, 1) in stage.to_primary(SessionDetached)
+    assert (session, 1) in stage.told_absent()
 
 
 def test_the_connection_that_had_a_session_is_told_and_keeps_its_others() -> None:
@@ -385,7 +385,7 @@ def test_a_session_that_a_channel_refuses_is_gone_however_the_channel_came_to_be
     (gone,) = stage.heard_of(frames.SessionGone)
     assert (gone.session, gone.code) == (session, SessionClosed.code)
     assert isinstance(stage.heard[1][-1], frames.SessionGone), "the request has its own answer before"
-    assert stage.to_primary(SessionDetached) == [SessionDetached(session, 1)], "channel b may let it expire"
+    assert stage.told_absent() == [(session, 1)], "channel b may let it expire"
     assert stage.manager.session_count == 0
     stage.say(1, publish(session, 1))
     assert stage.submitted == [] and stage.manager.connection_count == 1
@@ -406,7 +406,7 @@ def test_a_session_that_ended_while_it_only_published_is_gone(code: OutcomeCode)
     (gone,) = stage.heard_of(frames.SessionGone)
     assert (gone.session, stage.heard[1][-1]) == (session, gone)
     assert stage.manager.session_count == 0
-    assert stage.to_primary(SessionDetached) == [], "the channel does not know the session"
+    assert stage.told_absent() == [], "the channel does not know the session"
 
 
 def test_commands_have_their_outcomes_before_their_session_is_gone() -> None:

@@ -265,6 +265,7 @@ class Channel:
         held: Ranges | None = None,
         sender: int = CM,
         subscription: int = 0,
+        floor: int = 0,
     ) -> None:
         self.say(
             Register(
@@ -279,6 +280,7 @@ class Channel:
                 held=held or Ranges(),
                 number=consumer,
                 term=self.manager.term,
+                floor=floor,
             ),
             sender,
         )
@@ -306,8 +308,8 @@ class Channel:
     def unregister(self, consumer: int, seen_through: int, sender: int = CM) -> None:
         self.say(Unregister(consumer, seen_through, term=self.manager.term), sender)
 
-    def lose_client(self, session: int = SESSION, generation: int = 1) -> None:
-        self.say(SessionDetached(session, generation))
+    def lose_client(self, session: int = SESSION, generation: int = 1, floor: int = 0) -> None:
+        self.say(SessionDetached(session, generation, floor))
 
     # -- bytes elsewhere -----------------------------------------------------------
 

@@ -487,6 +487,25 @@ def test_that_a_session_is_without_client_is_answered(channel: Channel, client: 
     assert heard == [SessionDetachedHeard(SESSION, 1, False), SessionDetachedHeard(SESSION, 7, True)]
 
 
+def test_a_primary_that_has_not_applied_what_was_confirmed_says_nothing_of_a_session() -> None:
+    channel, client = Channel(), Client()
+    queue = channel.create("orders")
+    # The next primary was the first to say that the session is open.
+    opened = channel.manager.applied + 1
+    channel.register(1, queue, floor=opened)
+    channel.lose_client(floor=opened)
+    assert sent(channel.flush()) == []
+
+    assert channel.order(client.open()) == opened
+    channel.flush()
+    # The client manager says again what was not answered.
+    channel.register(1, queue, floor=opened)
+    channel.lose_client(floor=opened)
+    said = sent(channel.flush())
+    assert [message.code for message in said if isinstance(message, Registered)] == [""]
+    assert SessionDetachedHeard(SESSION, 1, is_over=False) in said
+
+
 # -- runs of a client manager ------------------------------------------------------------------------
 
 
