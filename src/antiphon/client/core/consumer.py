@@ -268,6 +268,12 @@ class ConsumerCore:
         self._discard(done)
         return self.buffered < before
 
+    def refuse(self, numbers: Ranges) -> None:
+        """An acknowledgement of these was refused: they are the consumer's only if they came again (CNS4)."""
+        came_again = self._in_doubt.intersection(numbers)
+        self._in_doubt.remove_all(came_again)
+        self.unconfirmed.remove_all(numbers.difference(came_again))
+
     def _recall(self) -> None:
         if self.recall is not None:
             self.recall()

@@ -8,13 +8,14 @@ from typing import Any
 from antiphon.client.core.consumer import PREFETCH_MESSAGES, ConsumerCore, Span
 from antiphon.client.core.events import Settled
 from antiphon.client.core.outbox import CommandOutbox
+from antiphon.client.core.outcomes import STORED
 from antiphon.client.core.pace import USUAL, Pace
 from antiphon.client.core.publication import FateTicket, Publication, wake
 from antiphon.client.core.transaction import TakenMessages
 from antiphon.errors import AcknowledgeRefused, AntiphonError, ProtocolError, SessionClosed
 from antiphon.message import MessageView
 from antiphon.ranges import Ranges
-from antiphon.wire.commands import Acknowledge, ConfirmItem, Return
+from antiphon.wire.commands import Acknowledge, ConfirmItem, OutcomeCode, Return
 from antiphon.wire.frames import AckMode, Credit, Deliver, DestinationOpened, SessionOpened, encode_frame
 from antiphon.wire.primitives import Buffer
 
@@ -146,8 +147,19 @@ class SessionCore:
         settled = outbox.confirm(items)
         for command in settled:
             if isinstance(command.tag, Acknowledgement):
-                self._release(command.tag.consumer, command.tag.numbers)
+                self._settle(command.tag, command.outcomes)
         return settled
+
+    def _settle(self, sent: Acknowledgement, outcomes: Iterable[ConfirmItem]) -> None:
+        consumer, numbers = sent.consumer, sent.numbers
+        for item in outcomes:
+            if item.code not in STORED:
+                # The outcome names the first lost message; those before count.
+                through = item.sequence if item.code == OutcomeCode.ACK_LOST else 0
+                counted = numbers.clip(0, through)
+                consumer.refuse(numbers.difference(counted))
+                numbers = counted
+        self._release(consumer, numbers)
 
     def check(self) -> None:
         if self.error is not None:

@@ -528,6 +528,26 @@ def test_the_outcome_of_an_acknowledgement_wakes_those_who_wait() -> None:
     assert not session.owes_word()
 
 
+def test_a_message_that_came_again_before_its_acknowledgement_was_refused_is_taken() -> None:
+    """A consuming hold had locked it, and ended: the message came again sooner than the outcome."""
+    core = welcome_core()
+    session = open_session(core)
+    consumer = open_consumer(core, session)
+    core.receive(0, deliver(1, 10, 4))
+    session.take(consumer, 4)
+    session.acknowledge(consumer, Ranges([(10, 14)]))
+    core.receive(0, ConsumerLost(session=SESSION, consumer=1, lost=Ranges([(10, 13)])))
+    core.receive(0, deliver(5, 10, 3))
+
+    core.receive(0, confirm(1, items=(ConfirmItem(1, 1, OutcomeCode.ACK_LOST, 11),)))
+
+    assert [span.numbers for span in session.take(consumer, 9)] == [(11, 13)], "10 is acknowledged"
+    assert consumer.unconfirmed == Ranges([(11, 13)])
+    session.acknowledge(consumer, Ranges([(11, 13)]))
+    core.receive(0, confirm(2, items=(ConfirmItem(2, 1, OutcomeCode.ACK_LOST, 11),)))
+    assert not consumer.unconfirmed, "nothing came again since"
+
+
 def test_a_copy_of_an_acknowledged_message_leaves_its_place_in_the_buffer_to_the_next() -> None:
     core = welcome_core()
     session = open_session(core)
