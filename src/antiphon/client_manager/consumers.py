@@ -396,6 +396,8 @@ class Consumers:
             return
         consumer.delivered_bytes = consumer.base_bytes + taker.bytes_through
         pieces = []
+        if any(redelivery_count for _, _, redelivery_count, _ in message.pieces):
+            self._note_again(consumer, message)
         for first_sequence, rows, redelivery_count, buffers in message.pieces:
             is_new = consumer.held.add(first_sequence, first_sequence + rows) == rows
             if not is_new or (redelivery_count and consumer.has_given_back):
@@ -416,6 +418,12 @@ class Consumers:
                 pieces=pieces,
             ),
         )
+
+    def _note_again(self, consumer: Consumer, message: Deliver) -> None:
+        """Acknowledgements on their way are about earlier copies than these (SSN3)."""
+        if acknowledged := self._ordering.acknowledged(consumer):
+            for first_sequence, rows, _, _ in message.pieces:
+                consumer.came_again.add_all(acknowledged.clip(first_sequence, first_sequence + rows))
 
     # -- attaching again -------------------------------------------------------
 

@@ -164,6 +164,13 @@ class Gatherer:
     def commands(self, tag: int) -> Sequence[Ordered]:
         return self._commands.get(tag, ())
 
+    def unconfirmed(self, lane: SessionLane) -> Iterator[Ordered]:
+        """The commands of a lane that wait or are submitted."""
+        if not lane.is_confirmed:
+            for commands in self._commands.values():
+                yield from (ordered for ordered in commands if ordered.lane is lane)
+            yield from (ordered for ordered, _ in lane.waiting)
+
     def confirmed(self, tag: int) -> list[Ordered]:
         """The envelope is applied: its commands, in order; none for a repetition."""
         self.committed(tag)

@@ -254,7 +254,9 @@ class Ordering:
         """A command without messages is confirmed: no consumer here has the acknowledged messages."""
         lane, kind, detail = ordered.lane, ordered.kind, ordered.detail
         if isinstance(detail, Ranges) and kind != _RETURN:
-            told = session.release(lane.channel, ordered.destination, ordered.subscription, detail)
+            told = session.release(
+                lane.channel, ordered.destination, ordered.subscription, detail, _refused_from(outcomes)
+            )
             for consumer in told if outcomes else ():
                 # The acknowledgement was refused, perhaps before the primary that was told led.
                 self.has_stirred = True
@@ -263,6 +265,19 @@ class Ordering:
             # The client still has the messages of a rollback, and returns them.
             assert isinstance(detail, tuple) and not isinstance(detail, Creation), "a commit consumes"
             session.release_all(lane.channel, detail)
+
+    def acknowledged(self, consumer: Consumer) -> Ranges:
+        """The messages of the consumer's source whose acknowledgement by its session is on its way."""
+        numbers = Ranges()
+        for ordered in self._gatherers[consumer.lane.channel].unconfirmed(consumer.lane):
+            if (
+                isinstance(ordered.detail, Ranges)
+                and ordered.kind != _RETURN
+                and ordered.destination == consumer.destination
+                and ordered.subscription == consumer.subscription
+            ):
+                numbers.add_all(ordered.detail)
+        return numbers
 
     def confirm_now(self, lane: SessionLane) -> None:
         """Send the lane's confirmations before the next frame (ORD3)."""
@@ -336,3 +351,10 @@ class Ordering:
 def _is_done(outcomes: Sequence[Outcome]) -> bool:
     """Did a command do what it asked, now or when it was sent before?"""
     return not outcomes or outcomes[0].code in _DONE
+
+
+def _refused_from(outcomes: Sequence[Outcome]) -> int | None:
+    """From which number on an acknowledgement may be refused; None: all of it counts."""
+    if _is_done(outcomes):
+        return None
+    return outcomes[0].original if outcomes[0].code == OutcomeCode.ACK_LOST else 0

@@ -8,7 +8,7 @@ What it promises
     SSN1  The commands of a lane go into the order as they came, and are confirmed in that order.
     SSN2  A barrier is passed when everything received before it is confirmed, never earlier.
     SSN3  A consumer has the messages delivered to it, until an acknowledgement or return of them is
-          confirmed.
+          confirmed. A message that comes again, after an acknowledgement that is refused, is had anew.
 """
 
 from __future__ import annotations
@@ -144,9 +144,14 @@ class SessionLane:
         barriers = self._barriers
         return bool(barriers) and barriers[0][0] <= confirmed
 
+    @property
+    def is_confirmed(self) -> bool:
+        """Is everything received so far confirmed?"""
+        return self._confirmed == self._received
+
     def has_confirmed(self, awaited: Awaited) -> bool:
         """Is everything received so far confirmed? If not, a barrier stands behind it (SSN2)."""
-        if self._confirmed == self._received:
+        if self.is_confirmed:
             return True
         self._barriers.append((self._received, awaited))
         return False
@@ -229,6 +234,8 @@ class Consumer:
     drain_messages: int = 0
     """The end of the client's credit when it asked for a drain."""
     held: Ranges = field(default_factory=Ranges)
+    came_again: Ranges = field(default_factory=Ranges)
+    """Of these, those that came again while an acknowledgement of an earlier copy was on its way."""
     has_given_back: bool = False
     """Has the consumer returned anything? A message that comes again then may come once more, when that is
     ordered."""
@@ -272,16 +279,29 @@ class Session:
             lane = self.lanes[channel] = SessionLane(channel, self)
         return lane
 
-    def release(self, channel: str, destination: int, subscription: int, ranges: Ranges) -> list[Consumer]:
-        """An acknowledgement of these is confirmed: no consumer here has them (SSN3).
+    def release(
+        self,
+        channel: str,
+        destination: int,
+        subscription: int,
+        ranges: Ranges,
+        refused_from: int | None = None,
+    ) -> list[Consumer]:
+        """An acknowledgement of these is confirmed, or refused from a number on: no consumer here has them,
+        but for refused ones that came again (SSN3).
 
         Returns the consumers of which the primary was told that they have some.
         """
         told = []
         for consumer in self._consumers_of(channel, destination, subscription):
+            gone = ranges
+            if consumer.came_again and (again := consumer.came_again.intersection(ranges)):
+                consumer.came_again.remove_all(again)
+                if refused_from is not None:
+                    gone = ranges.difference(again.clip(refused_from, again.last + 1))
             if consumer.held:
-                consumer.held.remove_all(ranges)
-            if consumer.said_held and consumer.said_held.remove_all(ranges):
+                consumer.held.remove_all(gone)
+            if consumer.said_held and consumer.said_held.remove_all(gone):
                 told.append(consumer)
         return told
 

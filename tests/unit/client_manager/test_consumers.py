@@ -540,6 +540,32 @@ def test_what_comes_again_to_one_who_gives_back_makes_void_what_it_had() -> None
     assert lost_told(stage) == [frames.ConsumerLost(session=session, consumer=1, lost=Ranges([(40, 41)]))]
 
 
+def test_what_came_again_before_its_acknowledgement_was_refused_is_held() -> None:
+    """A consuming hold had locked it, and ended: the message came again sooner than the outcome."""
+    stage, session, key = attached()
+    stage.tell(deliver(key, 1, piece(40, [b"a"] * 4)))
+    stage.say(1, acknowledge(session, 1, (40, 43)))
+    stage.tell(deliver(key, 5, piece(40, [b"a"] * 2, 1)))
+    stage.confirm(Outcome(0, 1, OutcomeCode.ACK_LOST, 41))
+    stage.new_term(2)
+    assert stage.to_primary(Register)[-1].held == Ranges([(41, 42), (43, 44)])
+    stage.tell(Registered(consumer=key, term=2, stream=RUN))
+    # The next outcome is about the copy that came again.
+    stage.say(1, acknowledge(session, 2, (41, 42)))
+    stage.confirm(Outcome(0, 1, OutcomeCode.ACK_LOST, 41))
+    assert stage.to_primary(Register)[-1].held == Ranges([(43, 44)])
+
+
+def test_what_came_again_before_its_acknowledgement_counted_is_held_no_more() -> None:
+    stage, session, key = attached()
+    stage.tell(deliver(key, 1, piece(40, [b"a"] * 4)))
+    stage.say(1, acknowledge(session, 1, (40, 43)))
+    stage.tell(deliver(key, 5, piece(40, [b"a"] * 2, 1)))
+    stage.confirm()
+    stage.new_term(2)
+    assert stage.to_primary(Register)[-1].held == Ranges([(43, 44)])
+
+
 def test_a_great_many_losses_are_told_in_frames_that_fit() -> None:
     stage, _, key = attached()
     lost = Ranges((number, number + 1) for number in range(0, 140_000, 2))
