@@ -927,6 +927,7 @@ class SessionDetachedHeard(BusMessage):
 
     session: U128
     generation: U32
+    term: U64
     is_over: Bool = False
 
 

@@ -50,6 +50,8 @@ class Requests:
         self._interval_ns = settings.request_interval_ms * _NS_PER_MS
         self._reviewed_ns = settings.detached_review_ms * _NS_PER_MS
         self._outbox = outbox
+        # The term of each channel's primary.
+        self._terms: dict[str, int] = {}
         self._asked: Retries[Key, Asked] = Retries(_AT_ONCE)
         # Known to a primary, and to be told to the next one (REQ3).
         self._detached: Retries[Key, Asked] = Retries(_AT_ONCE)
@@ -92,6 +94,9 @@ class Requests:
         asked = self._asked.get(key)
         if not isinstance(asked, SessionDetached) or asked.generation != message.generation:
             return
+        if message.term != self._terms.get(channel):
+            # A former primary has heard of it, and has forgotten it.
+            return
         self._forget(key)
         if message.is_over:
             return
@@ -110,6 +115,7 @@ class Requests:
 
     def primary_changed(self, channel: str, event: PrimaryChanged) -> None:
         """Requests to the former primary are void; the new one is told of detached sessions (REQ3)."""
+        self._terms[channel] = event.term
         for key, message in [*self._detached.items(), *self._asked.items()]:
             if key[0] == channel:
                 self._forget(key)

@@ -292,7 +292,7 @@ class MessageManager:
                 )
                 if row is not None and is_theirs:
                     proposals.detached(now_ns, row)
-                heard = SessionDetachedHeard(message.session, message.generation, not is_theirs)
+                heard = SessionDetachedHeard(message.session, message.generation, self.term, not is_theirs)
                 delivery.answer(sender, heard)
             case _:
                 not_for(Machine.MESSAGE_MANAGER, message)

@@ -149,29 +149,41 @@ def test_that_a_client_is_gone_is_repeated_until_the_primary_has_heard_it() -> N
     stage, session = detached()
     stage.wait(200)
     assert stage.told_absent() == 2 * [(session, 1)]
-    stage.tell(SessionDetachedHeard(session, 1))
+    stage.tell(SessionDetachedHeard(session, 1, 1))
     stage.wait(1_000)
     assert len(stage.to_primary(SessionDetached)) == 2
 
 
 def test_every_new_primary_hears_of_it_until_one_says_that_it_is_over() -> None:
     stage, session = detached()
-    stage.tell(SessionDetachedHeard(session, 1))
+    stage.tell(SessionDetachedHeard(session, 1, 1))
     stage.new_term(2)
     assert stage.told_absent() == 2 * [(session, 1)]
-    stage.tell(SessionDetachedHeard(session, 1, is_over=True))
+    stage.tell(SessionDetachedHeard(session, 1, 2, is_over=True))
     stage.new_term(3)
     assert len(stage.to_primary(SessionDetached)) == 2
 
 
+def test_a_new_primary_hears_of_it_though_the_former_one_answers_late() -> None:
+    stage, session = detached()
+    stage.new_term(2)
+    told = len(stage.to_primary(SessionDetached))
+    stage.tell(SessionDetachedHeard(session, 1, 1))
+    stage.wait(200)
+    assert len(stage.to_primary(SessionDetached)) == told + 1
+    stage.tell(SessionDetachedHeard(session, 1, 2))
+    stage.wait(1_000)
+    assert len(stage.to_primary(SessionDetached)) == told + 1
+
+
 def test_now_and_then_it_is_asked_whether_it_is_over() -> None:
     stage, session = detached()
-    stage.tell(SessionDetachedHeard(session, 1))
+    stage.tell(SessionDetachedHeard(session, 1, 1))
     stage.wait(299_000)
     assert len(stage.to_primary(SessionDetached)) == 1
     stage.wait(2_000)
     assert len(stage.to_primary(SessionDetached)) > 1
-    stage.tell(SessionDetachedHeard(session, 1, is_over=True))
+    stage.tell(SessionDetachedHeard(session, 1, 1, is_over=True))
     assert stage.manager._requests.next_deadline_ns() is None
 
 
@@ -191,7 +203,7 @@ def test_a_client_that_is_back_is_not_told_to_be_gone() -> None:
 
 def test_a_channel_not_named_by_who_comes_back_hears_that_the_former_generation_has_no_client() -> None:
     stage, session = detached()
-    stage.tell(SessionDetachedHeard(session, 1))
+    stage.tell(SessionDetachedHeard(session, 1, 1))
     stage.connect(2)
     stage.open_session(2, session, 2)
     stage.new_term(2)

@@ -484,7 +484,8 @@ def test_that_a_session_is_without_client_is_answered(channel: Channel, client: 
     channel.lose_client()
     channel.lose_client(generation=7)
     heard = [message for message in sent(channel.flush()) if isinstance(message, SessionDetachedHeard)]
-    assert heard == [SessionDetachedHeard(SESSION, 1, False), SessionDetachedHeard(SESSION, 7, True)]
+    term = channel.manager.term
+    assert heard == [SessionDetachedHeard(SESSION, 1, term), SessionDetachedHeard(SESSION, 7, term, True)]
 
 
 def test_a_primary_that_has_not_applied_what_was_confirmed_says_nothing_of_a_session() -> None:
@@ -503,7 +504,7 @@ def test_a_primary_that_has_not_applied_what_was_confirmed_says_nothing_of_a_ses
     channel.lose_client(floor=opened)
     said = sent(channel.flush())
     assert [message.code for message in said if isinstance(message, Registered)] == [""]
-    assert SessionDetachedHeard(SESSION, 1, is_over=False) in said
+    assert SessionDetachedHeard(SESSION, 1, channel.manager.term, is_over=False) in said
 
 
 # -- runs of a client manager ------------------------------------------------------------------------
