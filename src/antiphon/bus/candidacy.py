@@ -215,7 +215,8 @@ class Candidacy:
     def _start(self, server: int, out: list[RoleEffect]) -> None:
         assert self.log is not None, "nothing is adopted yet"
         self._paged.add((server, self._needs[server]))
-        start = start_page(self._config, self.log, self.log_epoch, self.epoch, self._needs[server], self._low)
+        adopted = self.log.last, self.log_epoch
+        start = start_page(self._config, self.log, adopted, self.epoch, self._needs[server], self._low)
         if start is not None:
             out.append(Send(server, start))
         elif self._needs[server] < self.log.base:
@@ -254,11 +255,25 @@ def kept_through(adopted_last: int, adopted_epoch: int, server: m.SealOk | m.Sta
 
 
 def start_page(
-    config: GroupConfig, log: CommitLog, log_epoch: int, epoch: int, kept: int, committed_upto: int
+    config: GroupConfig,
+    log: CommitLog,
+    adopted: tuple[int, int],
+    epoch: int,
+    kept: int,
+    committed_upto: int,
 ) -> m.EpochStart | None:
-    """The next page for a server that has the log through `kept`; None if our log begins later."""
+    """The next page for a server that has the log through `kept`; None if our log begins later.
+
+    `adopted` are the last number and the epoch of the adopted log. The server may keep entries of its own
+    log before the page if both logs are of that epoch, but none behind the end of the adopted log: a page
+    that begins there names no epoch. Else a server that forgot the pages before would keep its own entries
+    in their place (CAN5).
+    """
     if not log.base <= kept <= log.last:
         return None
+    adopted_last, log_epoch = adopted
+    if kept > adopted_last:
+        log_epoch = 0
     entries = log.between(kept, log.last, config.fetch_entries_max)
     through = log.last if entries and entries[-1].last < log.last else 0
     return m.EpochStart(epoch, kept + 1, entries, committed_upto, log_epoch, config.config_id, through)

@@ -642,7 +642,8 @@ class Reign:
             # A network that doubles messages would otherwise double every question and every answer.
             return
         self._started[server, kept] = now_ns
-        start = start_page(self._config, self.log, self._adopted_epoch, self.epoch, kept, self.committed_upto)
+        adopted = self.adopted_last, self._adopted_epoch
+        start = start_page(self._config, self.log, adopted, self.epoch, kept, self.committed_upto)
         if start is not None:
             out.append(Send(server, start))
         else:

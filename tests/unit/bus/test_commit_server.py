@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.bus import messages as m
+from antiphon.bus.candidacy import start_page
 from antiphon.bus.effects import (
     Append,
     Received,
@@ -14,10 +15,13 @@ from antiphon.bus.effects import (
     SuperblockRecord,
     Synced,
 )
-from antiphon.bus.group import MS
+from antiphon.bus.group import MS, GroupConfig
+from antiphon.bus.log import CommitLog
 from antiphon.bus.messages import ServerStatus
 from antiphon.bus.records import EntriesAppended, EntriesStaged, EpochStarted
 from tests.unit.bus.booth import NEW, OLD, Booth, learned, order_in, tick, ticks
+
+NEW_LOG = CommitLog(0, [*ticks(1, 2), *ticks(3, 5, NEW)])
 
 
 def test_entries_are_acknowledged_only_once_they_are_durable() -> None:
@@ -261,6 +265,17 @@ def test_a_page_that_follows_nothing_is_answered_with_where_we_are() -> None:
     booth = Booth(last=3, committed=1)
     page = m.EpochStart(NEW, 5, ticks(5, 6, NEW), 1, 7, through=9)
     assert booth.hear(page, 3) == [Send(3, m.StartNeed(NEW, 1, 3, OLD))]
+
+
+def test_a_server_that_forgot_the_first_page_does_not_keep_its_own_entries_in_its_place() -> None:
+    """The adopted log is of our log's epoch and ends at 2: ours goes on to 5, in the old epoch."""
+    page = start_page(GroupConfig.of("main", (1, 2, 3)), NEW_LOG, (2, OLD), NEW, 3, 2)
+    assert page is not None and page.entries == ticks(4, 5, NEW)
+    booth = Booth(last=5, committed=2)
+    assert booth.hear(page, 3) == [Send(3, m.StartNeed(NEW, 2, 5, OLD))]
+    whole = start_page(GroupConfig.of("main", (1, 2, 3)), NEW_LOG, (2, OLD), NEW, 2, 2)
+    assert whole is not None
+    assert order_in(booth.hear(whole, 3)) == [EpochStarted(NEW, 2, ticks(3, 5, NEW))]
 
 
 def test_what_differs_is_written_in_records_of_bounded_size_of_which_the_last_counts() -> None:
