@@ -132,7 +132,9 @@ class Asked(Checker):
 
     def on_credit(self, node: int, holder: PortConsumer, through: int, sent: int | None) -> None:
         if sent is None:
-            self._asked[holder] = max(self._asked.get(holder, 0), through)
+            # A client that has not heard of its consumer's end yet goes on asking.
+            if holder in self._asked:
+                self._asked[holder] = max(self._asked[holder], through)
             return
         self._asked[holder], self._sent[holder] = through, sent
         if not through:

@@ -77,3 +77,10 @@ def test_a_consumer_that_comes_back_has_not_what_it_gave_back_before_the_answer_
     asked.on_given_back(NODE, HOLDER.session, 0, Ranges([(50, 51)]))
     asked.on_kept(NODE, again, Ranges([(50, 51)]))
     asked.on_handed_out(NODE, again, 51, 1, 0)
+
+
+def test_a_client_may_ask_before_it_hears_that_its_consumer_has_ended() -> None:
+    asked = checker()
+    asked.on_holder_gone(NODE, HOLDER)
+    asked.on_credit(NODE, HOLDER, 11, None)
+    asked.on_drained(NODE, HOLDER)
