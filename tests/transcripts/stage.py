@@ -161,7 +161,8 @@ class Stage:
         listed: dict[str, Any] = {"disk_ids": tuple(disk_id(node) for node in nodes), "rereport_ms": 5_000}
         self.config = GroupConfig.of("main", nodes, **{**listed, **settings})
         self.wording = Wording()
-        self.now_ns = 1_000 * MS
+        # Long after every pause: machines write 0 where something is due at once.
+        self.now_ns = 1_000_000 * MS
         self.lines: list[str] = introduction.strip().splitlines()
         self._is_quiet = False
         self._turn = 0

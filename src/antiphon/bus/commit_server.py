@@ -21,6 +21,8 @@ What it promises
           configuration only when its log holds the entry that began it as committed.
     COM7  A server whose disk is damaged, or is not the listed one, promises and acknowledges nothing and
           never says that it lacks an entry. A server without room promises, but takes no entry.
+    COM8  Where envelopes are numbered when they arrive, the server acknowledges an entry that is not called
+          committed only when the envelope is durable on its node.
 
 What it leaves to others
     The candidate decides which log is the right one; the sequencer decides what is committed.

@@ -100,8 +100,9 @@ class GroupConfig:
     envelope_bytes_max: int = 2 * MIB
     # Payloads kept in memory between arrival and delivery. Beyond that they are read from the journal.
     cached_bytes_max: int = 32 * MIB
-    # 1: an envelope is numbered when it arrives, and not first when enough data servers hold it durably.
-    one_round: int = 0
+    # 1: an envelope is numbered when it arrives, where the group allows it (`numbers_on_arrival`). 0: it is
+    # numbered when enough data servers hold it durably.
+    one_round: int = 1
 
     @classmethod
     def of(cls, group: str, nodes: tuple[int, ...], **settings: Any) -> GroupConfig:

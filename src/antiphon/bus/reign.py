@@ -6,9 +6,11 @@ Where it sits
 What it promises
     REI1  An envelope gets at most one number, however often it is reported.
     REI2  The envelopes of a producer's run are numbered 1, 2, 3 … An envelope that is reported early waits.
-    REI3  Only an envelope that enough data servers hold durably is numbered, this node's own among them, and
-          only while its number is at most ts + L (rule X).
-    REI4  An entry is called committed when commit_quantity commit servers hold it durably in this epoch.
+    REI3  Only an envelope that this node's own data server has is numbered, and only while its number is at
+          most ts + L (rule X). If acknowledgements do not speak for envelopes (`numbers_on_arrival`), enough
+          data servers must hold it durably, this node's own among them.
+    REI4  An entry is called committed when commit_quantity commit servers hold it durably in this epoch; if
+          their acknowledgements speak for envelopes, this node's own must be among them.
     REI5  At most WINDOW entries are numbered and not committed, and none while the reign waits for a replica
           that fell behind (`Laggards`).
     REI6  A producer's run is fenced once its node was silent for long, counted from the beginning of the

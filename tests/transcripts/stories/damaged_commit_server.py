@@ -20,7 +20,10 @@ def play(stage: Stage) -> None:
     stage.publish("B", "two")
     stage.wait_ms(1_400)
     stage.look()
-    stage.say("A is back, with all that it ever acknowledged.")
+    stage.say(
+        """A is back, with all that it ever acknowledged, and without "two", which came when it was down. B
+        sends "two" again when it hears of the new epoch, so that A can acknowledge its number."""
+    )
     stage.restart("A")
     stage.wait_confirmed("two")
     stage.look()

@@ -1,7 +1,7 @@
 """Lost data is repaired
 
-An envelope goes to all data servers; two of three are enough to number it. Whoever did not get it learns
-its number all the same, and then fetches it. Only the sequencer numbers nothing that it does not hold
+An envelope goes to all data servers; when two of three hold it, it can be committed. Whoever did not get it
+learns its number all the same, and then fetches it. Only the sequencer numbers nothing that it does not hold
 itself: otherwise the primary might have to serve what only others have.
 """
 
@@ -11,7 +11,11 @@ from tests.transcripts.stage import Stage
 
 def play(stage: Stage) -> None:
     stage.begin("B")
-    stage.say("The envelope does not reach C. It is committed without C, and C waits for the payload.")
+    stage.say(
+        """The envelope does not reach C. It is committed without C, and C waits for the payload. C's log
+        takes the number only when A has called it committed: an acknowledgement before would speak for an
+        envelope that C lacks."""
+    )
     stage.lose("B", "C", m.Data)
     stage.publish("B", "hello")
     stage.settle()

@@ -29,7 +29,8 @@ def play(stage: Stage) -> None:
         """B misses the heartbeats first. C promises and tells where its log stands. Of the two logs, both
         of epoch 1.A, B's own reaches further: it is adopted. "kept" is written again under the new epoch, as
         6, and is committed when B and C both hold it there. The data servers report to the new sequencer
-        what has no committed number: "moved" becomes 8, behind the entry by which B became primary."""
+        what has no committed number: "moved" becomes 8, behind the entry by which B became primary. C sends
+        "moved" again as well, for A might have been the only node that had it."""
     )
     stage.wait_confirmed("kept", "moved")
     stage.look()

@@ -333,6 +333,7 @@ def test_what_our_own_sequencer_does_not_number_is_passed_on_to_each_in_turn() -
 @pytest.mark.parametrize("settings", [{"data_quantity": 1}, {}])
 def test_nothing_is_passed_on_where_one_copy_will_do_or_another_node_leads(settings: dict[str, int]) -> None:
     desk = Desk(rereport_ms=200, **settings)
+    desk.now_ns = 1_000 * MS
     desk.lead(make_epoch(2, 2) if settings else EPOCH)
     desk.hear(data_of(mid(1)))
     desk.step(Synced(1))

@@ -67,7 +67,7 @@ class Bench(Booth):
     """Node 2, which follows node 1: its commit server, and its data server beside it, on one disk."""
 
     def __init__(self, last: int = 1, entries: tuple[Entry, ...] = (), **settings: Any) -> None:
-        super().__init__(last, entries=entries, one_round=1, **settings)
+        super().__init__(last, entries=entries, **settings)
         self.known, self.payloads = Prefix(), MemoryPayloads()
         self.data_server = DataServer(
             self.config, 2, self.payloads, self.counter, self.known, Ledger(), self.server
@@ -100,10 +100,10 @@ def test_a_group_numbers_on_arrival_if_an_acknowledgement_speaks_for_the_envelop
     def numbers_on_arrival(**settings: Any) -> bool:
         return GroupConfig.of("main", (1, 2, 3), **settings).numbers_on_arrival
 
-    assert numbers_on_arrival(one_round=1)
-    assert not numbers_on_arrival()
-    assert not numbers_on_arrival(one_round=1, **WITNESS)
-    assert not numbers_on_arrival(one_round=1, **MORE_COPIES)
+    assert numbers_on_arrival()
+    assert not numbers_on_arrival(one_round=0)
+    assert not numbers_on_arrival(**WITNESS)
+    assert not numbers_on_arrival(**MORE_COPIES)
 
 
 # -- rule 1: what a sequencer numbers ---------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_a_group_numbers_on_arrival_if_an_acknowledgement_speaks_for_the_envelop
 
 def serving() -> OneNode:
     """A node that is alone and leads, with an open producer."""
-    node = OneNode(GroupConfig.of("main", (1,), one_round=1))
+    node = OneNode(GroupConfig.of("main", (1,)))
     node.settle()
     node.step(envelope(0))
     node.settle()
@@ -150,14 +150,14 @@ def arrived(leader: int, **settings: Any) -> list[EnvelopesArrived]:
 
 
 def test_a_data_server_tells_the_sequencer_of_its_own_node_what_it_has_written() -> None:
-    assert arrived(2, one_round=1) == [EnvelopesArrived((item_of(data(1)),))]
-    assert arrived(1, one_round=1) == [], "of another node's envelopes the sequencer need not know"
-    assert arrived(2, one_round=1, **WITNESS) == []
-    assert arrived(2, one_round=1, **MORE_COPIES) == []
+    assert arrived(2) == [EnvelopesArrived((item_of(data(1)),))]
+    assert arrived(1) == [], "of another node's envelopes the sequencer need not know"
+    assert arrived(2, **WITNESS) == []
+    assert arrived(2, **MORE_COPIES) == []
 
 
 def test_a_sequencer_numbers_what_its_own_data_server_has_written() -> None:
-    chair = lead_three(one_round=1)
+    chair = lead_three()
     pe = chair.open(1)
     item = item_of(data_of(Mid(1, pe, 1)))
     assert numbered(chair.step(EnvelopesArrived((item,)))) == [(pe + 1, 1)]
@@ -165,7 +165,7 @@ def test_a_sequencer_numbers_what_its_own_data_server_has_written() -> None:
 
 @pytest.mark.parametrize("settings", [WITNESS, MORE_COPIES])
 def test_other_groups_number_what_enough_data_servers_have_reported(settings: dict[str, Any]) -> None:
-    chair = lead_three(one_round=1, **settings)
+    chair = lead_three(**settings)
     pe = chair.open(1)
     reports = [numbered(chair.report(Mid(1, pe, 1), server=server)) for server in chair.config.data_servers]
     assert reports == [[]] * (len(reports) - 1) + [[(pe + 1, 1)]]
@@ -247,7 +247,7 @@ def test_entries_before_the_first_that_lacks_its_envelope_do_not_wait() -> None:
 @pytest.mark.parametrize("commands", [1, COMMANDS_MAX + 1])
 def test_a_replica_appends_an_entry_in_the_step_in_which_its_envelope_suffices(commands: int) -> None:
     """In the step in which a small envelope arrives, or a large one becomes durable."""
-    config = GroupConfig.of("main", (1, 2, 3), one_round=1)
+    config = GroupConfig.of("main", (1, 2, 3))
     replica = Replica(config, 2, RUN, MemoryPayloads(), JournalCounter())
     one = data(1, commands)
     entry = entry_of(one, 2)
@@ -351,7 +351,7 @@ def committed(chair: Chair) -> int:
 
 @with_and_without("commit-without-own")
 def test_nothing_is_committed_without_the_sequencer_s_own_acknowledgement(is_planted: bool) -> None:
-    chair, last = with_an_entry(one_round=1)
+    chair, last = with_an_entry()
     chair.acknowledge(last, 2)
     chair.acknowledge(last, 3)
     assert committed(chair) == (last if is_planted else last - 1), "two of three are not enough"
@@ -362,7 +362,7 @@ def test_nothing_is_committed_without_the_sequencer_s_own_acknowledgement(is_pla
 
 
 def test_other_groups_need_no_acknowledgement_of_the_sequencer_s_node() -> None:
-    chair, last = with_an_entry(one_round=1, **WITNESS)
+    chair, last = with_an_entry(**WITNESS)
     chair.acknowledge(last, 2)
     chair.acknowledge(last, 3)
     assert committed(chair) == last
@@ -422,7 +422,7 @@ def test_a_start_that_waits_is_given_up_for_a_higher_epoch() -> None:
 
 def adopting(*entries: Entry, committed: int = 0) -> tuple[Chair, list[RoleEffect]]:
     """Node 1 stands with an empty log, and fetches these from node 2; what it does then."""
-    chair = Chair(nodes=(1, 2, 3), one_round=1)
+    chair = Chair(nodes=(1, 2, 3))
     epoch = stand_among_three(chair)
     last = entries[-1].last
     chair.hear(m.SealOk(epoch, 0, 0, 0, 0), 1)
@@ -586,13 +586,13 @@ def data_waits(**settings: Any) -> list[bool]:
 
 
 def test_envelopes_wait_for_their_entries_on_a_node_that_follows() -> None:
-    assert data_waits(one_round=1) == [True]
-    assert data_waits(one_round=1, **WITNESS) == []
-    assert data_waits() == []
+    assert data_waits() == [True]
+    assert data_waits(**WITNESS) == []
+    assert data_waits(one_round=0) == []
 
 
 def test_envelopes_do_not_wait_on_the_node_that_leads() -> None:
-    cluster = Cluster(GroupConfig.of("main", (1, 2, 3), one_round=1))
+    cluster = Cluster(GroupConfig.of("main", (1, 2, 3)))
     cluster.run_until(lambda: cluster.is_calm)
     assert not cluster.leader._storage.keeper._data_waits
     cluster.crash(cluster.leader.node)

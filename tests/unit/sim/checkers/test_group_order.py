@@ -422,7 +422,7 @@ def test_what_is_said_of_the_disk_must_be_durable() -> None:
 def test_an_envelope_that_is_applied_before_it_is_durable_is_seen() -> None:
     history = open_group()
     history.sends(envelope(1), servers=(1, 2))
-    history.numbers(FIRST, data(3, envelope(1)))
+    history.numbers(FIRST, data(3, envelope(1)), servers=(1, 2))
     history.applies(3, claim(1, FIRST), opening(2, 1))
     with pytest.raises(Violation, match=r"node 3 applies envelope \(1, 2, 1\), which its disk does not hold"):
         history.applies(3, data(3, envelope(1)))

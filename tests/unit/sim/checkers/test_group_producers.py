@@ -132,7 +132,7 @@ def test_an_envelope_of_an_uncertain_producer_may_be_ordered_twice() -> None:
 
 
 def test_an_envelope_that_its_acknowledgers_hold_passes() -> None:
-    history = open_group(one_round=1)
+    history = open_group()
     history.sends(envelope(1), servers=(1, 3))
     history.numbers(FIRST, data(3, envelope(1)), servers=(1, 3))
     history.tells(FIRST, data(3, envelope(1)))
@@ -140,14 +140,14 @@ def test_an_envelope_that_its_acknowledgers_hold_passes() -> None:
 
 @pytest.mark.parametrize("servers", [(2, 1), (1, 2)])
 def test_an_acknowledgement_without_the_envelope_is_seen(servers: tuple[int, ...]) -> None:
-    history = open_group(one_round=1)
+    history = open_group()
     history.sends(envelope(1), servers=(1,))
     with pytest.raises(Violation, match=r"Q1.* node 2 acknowledges number 3, and lacks"):
         history.numbers(FIRST, data(3, envelope(1)), servers=servers)
 
 
 def test_a_sequencer_that_commits_what_it_does_not_hold_is_seen() -> None:
-    history = open_group(one_round=1)
+    history = open_group()
     history.sends(envelope(1), servers=(2, 3))
     history.numbers(FIRST, data(3, envelope(1)), servers=(2, 3))
     with pytest.raises(Violation, match=r"Q1.* node 1 calls .* committed, and does not hold it"):
