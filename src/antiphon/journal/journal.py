@@ -603,9 +603,9 @@ class Journal:
         return len(freed)
 
     @property
-    def highest_number(self) -> int:
-        """The highest number of the kept order records, also of entries that were cut off later."""
-        return max(self._tail.values())
+    def highest_entry(self) -> int:
+        """The highest number of the kept order records, also of entries that were cut off later; 0: none."""
+        return max(self._tail.values(), default=0)
 
     def can_release(self, base: int) -> bool:
         """Whether the log could begin in a later segment: an envelope that was in the way may be gone."""

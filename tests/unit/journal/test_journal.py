@@ -537,6 +537,15 @@ def test_the_segment_in_use_is_never_released() -> None:
     assert reopen(desk).found()[1] == desk.data[4:]
 
 
+def test_the_highest_entry_outlives_a_cut_of_the_log_and_is_0_in_a_new_journal() -> None:
+    desk = Desk.new()
+    assert desk.journal.highest_entry == 0
+    desk.write_order(highest=7)
+    desk.write_order(highest=5)
+    desk.sync()
+    assert reopen(desk).journal.highest_entry == 7
+
+
 def test_the_pin_outlives_a_restart() -> None:
     desk = Desk.new()
     desk.write_order(pinned=True)

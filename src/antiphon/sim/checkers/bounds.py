@@ -178,7 +178,7 @@ class Repetitions(Checker):
 
 def is_cut(replica: Replica | None, journal: Journal | None) -> bool:
     """Does a journal hold order records of entries behind the end of the log, which was cut?"""
-    return replica is not None and journal is not None and journal.highest_number > replica.last
+    return replica is not None and journal is not None and journal.highest_entry > replica.last
 
 
 class Space(Checker):
