@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from antiphon import retries
 from antiphon.bus.messages import Entry, EntryKind
 from antiphon.bus.replica import Replica
+from antiphon.client_manager import requests
 from antiphon.journal import records
 from antiphon.journal.format import segment_name, segment_numbers, spare_name, spare_numbers
 from antiphon.journal.journal import REST_SEGMENTS, Journal
@@ -63,7 +64,9 @@ def containers(*roots: Any) -> Iterator[Container]:
         elif isinstance(thing, tuple | frozenset):
             left += [(one, f"{name}()", owner) for one in thing]
         elif _is_walked(thing) or owner is None:
-            left += [(one, f"{type(thing).__name__}.{field}", thing) for field, one in _fields(thing)]
+            # Several machines have retries of their own, with bounds of their own.
+            place = name if type(thing) is retries.Retries else type(thing).__name__
+            left += [(one, f"{place}.{field}", thing) for field, one in _fields(thing)]
 
 
 def _is_walked(thing: Any) -> bool:
@@ -241,7 +244,10 @@ def _most(container: Container, living: Living) -> int:
     if table is not None:
         return table()
     most = AT_REST + living.things
-    if name == "Retries._due":
+    if name.startswith("Requests._detached."):
+        # A client manager asks only now and then whether the sessions that it remembers have ended.
+        most = requests._DETACHED_MAX
+    if type(container.owner) is retries.Retries and name.endswith("._due"):
         return 2 * most + retries._STALE_MAX
     if name in _BY_LOG or name.startswith("PayloadIndex."):
         return most + living.entries

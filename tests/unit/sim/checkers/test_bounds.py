@@ -6,9 +6,13 @@ from collections import deque
 
 import pytest
 
+from antiphon.bus.effects import PrimaryChanged
 from antiphon.bus.group import GroupConfig
-from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
+from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, SessionDetached, SessionDetachedHeard
 from antiphon.bus.producer import BusProducer
+from antiphon.client_manager.connection import Outbox
+from antiphon.client_manager.requests import Requests
+from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.ids import Mid
 from antiphon.journal.format import segment_name, spare_name
 from antiphon.journal.memory_disk import MemoryDisk
@@ -47,6 +51,21 @@ def test_what_is_kept_at_rest_is_bounded_by_a_constant() -> None:
     producer._exceptions += [Outcome(99, 1, OutcomeCode.REFUSED)]
     with pytest.raises(Violation, match=r"at rest BusProducer\._exceptions of node 2 holds 25, at most 24"):
         rest.at_rest("node 2", [producer])
+
+
+def test_sessions_that_a_client_manager_remembers_for_a_primary_have_a_bound_of_their_own() -> None:
+    outbox = Outbox()
+    requests = Requests(ClientManagerSettings(), outbox)
+    requests.primary_changed("a", PrimaryChanged(1, 1))
+    for session in range(2 * AT_REST):
+        requests.detach("a", SessionDetached(session, 1))
+    outbox.take()
+    rest = Rest(World(1))
+    assert rest.complaint("node 12", [requests]) is not None, "no primary has answered"
+    for session in range(2 * AT_REST):
+        requests.detached_heard("a", SessionDetachedHeard(session, 1, 1))
+    requests.keep_time(0)
+    assert rest.complaint("node 12", [requests]) is None
 
 
 class FewRecords(ChannelState):
