@@ -501,11 +501,10 @@ class DataServer:
 
     def rest(self, synced: int) -> None:
         """On a node where this role is not stepped: give up what can get no number any more."""
-        if not self._held:
-            return
         self._on_synced(synced)
         # Nobody asks this node for reports.
         self._due.clear()
+        self._rounds.clear()
         waiting = [held.item for held in self._held.values() if held.is_durable and not held.is_settled]
         for item in waiting:
             if type(self._verdict(item.mid, item.ts)) is m.ReportNack:

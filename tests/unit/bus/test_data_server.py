@@ -30,6 +30,7 @@ from antiphon.errors import Damaged
 from antiphon.ids import Mid, make_epoch
 from antiphon.journal.ports import Location, identity_of
 from antiphon.journal.recovery import DataAt
+from antiphon.sim.checkers.bounds import containers
 from tests.planted.catalogue import with_and_without
 from tests.stage import KnownLog, MemoryPayloads, data_of, entry_of, item_of
 
@@ -355,6 +356,19 @@ def test_a_run_that_is_over_leaves_nothing_behind() -> None:
     assert desk.server.unsettled == 0
     late = desk.hear(data_of(mid(2)))
     assert late == [Send(7, m.ReportNack(EPOCH, mid(2), NackReason.FENCED, 3))]
+
+
+def test_a_node_that_is_no_data_server_any_more_counts_no_rounds_of_reports() -> None:
+    desk = Desk(rereport_ms=200)
+    desk.lead()
+    one = data_of(mid(1))
+    desk.hear(one)
+    desk.step(Synced(1))
+    desk.now_ns += 200 * MS
+    assert reported(desk.step()) == [[1]]
+    desk.server.pass_over(entry_of(one, 2))
+    desk.server.rest(1)
+    assert {one.name: one.size for one in containers(desk.server)}["DataServer._rounds"] == 0
 
 
 def test_an_envelope_past_its_lifetime_is_refused_and_a_stored_one_given_up() -> None:
