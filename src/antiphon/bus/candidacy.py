@@ -26,8 +26,7 @@ from antiphon.bus.effects import RoleEffect, Send
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.log import CommitLog
-from antiphon.bus.messages import Entry, EntryKind
-from antiphon.bus.ports import CopyState
+from antiphon.bus.messages import Entry
 
 
 class Candidacy:
@@ -172,18 +171,15 @@ class Candidacy:
         The server whose log is adopted has those that were never committed; the others are held by as many
         data servers as copies are wanted.
         """
-        stock = self._own.stock
-        if stock is None or self._best is None:
+        if self._best is None:
             return False
-        data = [one for one in self._fetched if one.kind is EntryKind.DATA and one.last > self._low]
-        missing = [one for one in data if stock.stored(one) is CopyState.MISSING]
+        question = self._own.question_for([one for one in self._fetched if one.last > self._low])
         servers = [one for one in (self._best[0], *self._config.data_servers) if one != self._node]
-        if missing and servers:
-            missing = missing[: self._config.fetch_mids_max]
-            mids, firsts = zip(*[(one.mid, one.first) for one in missing], strict=True)
-            out.append(Send(servers[self._asked % len(servers)], m.FetchData(mids, firsts)))
-            self._asked += 1
-        return bool(missing and servers)
+        if question is None or not servers:
+            return False
+        out.append(Send(servers[self._asked % len(servers)], question))
+        self._asked += 1
+        return True
 
     def _adopt(self, out: list[RoleEffect]) -> None:
         if self._lacks_envelopes(out):

@@ -496,13 +496,20 @@ class CommitServer:
         ]
 
     def _fetch_envelopes(self, server: int, entries: Iterable[Entry], out: list[RoleEffect]) -> None:
-        assert self.stock is not None, "nothing waits for an envelope"
+        question = self.question_for(entries)
+        if question is not None and server != self._node:
+            out.append(Send(server, question))
+
+    def question_for(self, entries: Iterable[Entry]) -> m.FetchData | None:
+        """A question for the envelopes of these entries that this node lacks and needs."""
+        if self.stock is None:
+            return None
         data = [entry for entry in entries if entry.kind is EntryKind.DATA]
         missing = [entry for entry in data if self.stock.stored(entry) is CopyState.MISSING]
         missing = missing[: self._config.fetch_mids_max]
-        if missing and server != self._node:
-            mids, firsts = zip(*[(entry.mid, entry.first) for entry in missing], strict=True)
-            out.append(Send(server, m.FetchData(mids, firsts)))
+        if not missing:
+            return None
+        return m.FetchData(tuple([one.mid for one in missing]), tuple([one.first for one in missing]))
 
     def _learn_committed(self, epoch: int, committed_upto: int) -> None:
         # R7: only the epoch that wrote our log knows which of our entries are committed (COM4).

@@ -145,7 +145,7 @@ class DataServer:
         self._held: dict[Mid, _HeldEnvelope] = {}
         # Committed, but never arrived here, or arrived and cannot be read; in the order of their numbers.
         self._wanted: dict[Mid, Entry] = {}
-        # EnvelopesArrived, and not durable yet.
+        # Arrived, and not durable yet.
         self.writing: deque[tuple[int, _HeldEnvelope]] = deque()
         self._unsettled = 0
         self._weights: dict[int, int] = {}
