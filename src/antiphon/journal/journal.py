@@ -616,20 +616,25 @@ class Journal:
         covered = list(takewhile(lambda number: self._tail[number] <= base, self._tail))
         if not covered:
             return []
-        needed = [number for _, number in self._pinned[:1]]
+        needed = self._pinned_segment
         if (oldest := self.payloads.oldest_segment) is not None:
             needed.append(oldest)
         limit = min([self._synced.segment, *needed])
         return [number for number in covered if number < limit]
+
+    @property
+    def _pinned_segment(self) -> list[int]:
+        """The segment of the last durable pinned record, if there is one."""
+        return [number for _, number in self._pinned[:1]]
 
     def holds_space(self, base: int, live: Collection[int]) -> bool:
         """Whether two checkpoints would free segments beyond those of a journal at rest.
 
         `base` is where the log begins, perhaps below an unstable checkpoint; `live` are the segments in use.
         """
-        # An envelope may lie in an older segment than its number.
+        # The record of the base, or an envelope, may lie in an older segment than entries behind the base.
         first = next((number for number in self._tail if self._tail[number] > base), self._end.segment)
-        first = min(first, self.payloads.oldest_segment_after(base) or first)
+        first = min(first, self.payloads.oldest_segment_after(base) or first, *self._pinned_segment)
         log = [number for number in self._tail if number >= first]
         dead = [number for number in self._kept if number not in live]
         return len(log) + len(dead) > REST_SEGMENTS - 1

@@ -431,6 +431,16 @@ def test_a_journal_holds_space_for_envelopes_that_lie_before_their_numbers() -> 
     assert not desk.journal.holds_space(2, ()), "3 and 4 are in the second segment"
 
 
+def test_a_journal_holds_space_for_a_record_of_the_base_that_lies_before_the_log() -> None:
+    desk = Desk.new()
+    desk.write_order(100, 4, pinned=True)
+    fill(desk, 3)
+    assert desk.journal.holds_space(4, ()), "the first segment stays for that record, and with it all behind"
+    desk.write_order(100, 4, pinned=True)
+    desk.sync()
+    assert not desk.journal.holds_space(4, ())
+
+
 def test_a_journal_holds_space_if_only_checkpoints_refer_to_segments() -> None:
     desk = Desk.new()
     fill(desk, 4)
