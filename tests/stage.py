@@ -107,6 +107,7 @@ class MemoryPayloads:
         self.unplaced: dict[Mid, Location] = {}
         self.placed: dict[int, Location] = {}
         self.copies: dict[int, Location] = {}
+        self.copies_forgotten = 0
         self.reads = 0
 
     def write(self, record: DataRecord) -> None:
@@ -141,14 +142,16 @@ class MemoryPayloads:
         return Record(found.mid, found.ts, found.count, found.digest, memoryview(found.payload))
 
     def write_copy(self, index: int, copy: CopyRecord) -> None:
-        self.copies[index] = Location(1, len(self.records), len(copy.payload), identity_of(copy.digest))
+        if index > self.copies_forgotten:
+            self.copies[index] = Location(1, len(self.records), len(copy.payload), identity_of(copy.digest))
         self.records.append(DataRecord(copy.mid, copy.ts, copy.count, copy.digest, copy.payload))
 
     def copied(self, index: int) -> Location | None:
         return self.copies.get(index)
 
-    def forget_copies(self) -> None:
-        self.copies.clear()
+    def forget_copies(self, upto: int) -> None:
+        self.copies_forgotten = upto
+        self.copies = {index: location for index, location in self.copies.items() if index > upto}
 
     def where(self, mid: Mid) -> Location:
         """Where an envelope lies, numbered or copied."""

@@ -351,7 +351,8 @@ class Joiner:
         self._offers.clear()
         self._copied.clear()
         self._copy_index = 0
-        self._payloads.forget_copies()
+        # The last copies may have been taken in this very step, or wait for room on the disk.
+        self._payloads.forget_copies(self._counter.last)
 
     # -- the checkpoint ----------------------------------------------------------------------------
 

@@ -44,8 +44,9 @@ class Payloads(Protocol):
     def copied(self, index: int) -> Location | None:
         """The place of the `CopyRecord` that was written under this index; its space is kept."""
 
-    def forget_copies(self) -> None:
-        """Drop the copies: a checkpoint refers to all that are needed."""
+    def forget_copies(self, upto: int) -> None:
+        """Drop the copies up to this index, also those that are not written yet: a checkpoint refers to all
+        that are needed."""
 
 
 class CommittedOrder(Protocol):

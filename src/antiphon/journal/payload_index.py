@@ -19,6 +19,7 @@ class PayloadIndex:
 
     __slots__ = (
         "_copies",
+        "_copies_forgotten",
         "_first",
         "_identity",
         "_length",
@@ -39,6 +40,7 @@ class PayloadIndex:
         self._unplaced: dict[Mid, Location] = {}
         # Copies of another node's records, until a checkpoint refers to them.
         self._copies: dict[int, Location] = {}
+        self._copies_forgotten = 0
         self._first = array("Q")
         self._segment = array("I")
         self._offset = array("I")
@@ -91,14 +93,17 @@ class PayloadIndex:
 
     def add_copy(self, index: int, location: Location) -> None:
         """Note a copy of another node's record, by the index under which it was written."""
-        self._copies[index] = location
+        if index > self._copies_forgotten:
+            self._copies[index] = location
 
     def copied(self, index: int) -> Location | None:
         return self._copies.get(index)
 
-    def forget_copies(self) -> None:
-        """Drop the copies: a checkpoint refers to them, or none ever will."""
-        self._copies.clear()
+    def forget_copies(self, upto: int) -> None:
+        """Drop the copies up to this index, also those that are still to be written: a checkpoint refers to
+        them, or none ever will."""
+        self._copies_forgotten = upto
+        self._copies = {index: location for index, location in self._copies.items() if index > upto}
 
     def forget_through(self, base: int) -> None:
         """Drop the envelopes that begin at `base` or earlier: a checkpoint covers them."""

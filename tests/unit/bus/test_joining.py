@@ -578,6 +578,20 @@ def test_whoever_catches_up_meanwhile_needs_nothing_any_more() -> None:
     assert table.payloads.copies == {}
 
 
+def test_copies_that_came_in_the_step_in_which_it_caught_up_keep_no_space() -> None:
+    table = Table()
+
+    def way(sender: int, message: m.BusMessage) -> m.BusMessage | None:
+        if isinstance(message, m.StoredReply):
+            table.member.applied = table.member.known.upto = table.member.known.told_upto = 130
+        return message
+
+    table.way = way
+    table.begin()
+    assert table.joiner.phase is Phase.IDLE and table.copies
+    assert table.payloads.copies == {}
+
+
 def test_a_checkpoint_that_was_passed_while_it_was_written_is_not_stepped_back_to() -> None:
     table = Table()
     table.writes = False

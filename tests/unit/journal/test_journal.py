@@ -713,7 +713,7 @@ def test_copies_are_kept_until_a_checkpoint_refers_to_them() -> None:
         desk.journal.payloads.discard(mid)
     desk.journal.release(5, ())
     assert desk.journal.record(location).mid == mid_of(1)
-    desk.journal.payloads.forget_copies()
+    desk.journal.payloads.forget_copies(1)
     desk.journal.release(5, (location.segment,))
     assert desk.journal.record(location).mid == mid_of(1), "a checkpoint lists its segment"
     desk.journal.release(5, ())

@@ -72,5 +72,14 @@ def test_a_copy_is_found_by_its_index_and_holds_its_segment() -> None:
     assert index.copied(42) == Location(5, 8, 100, 7) and index.copied(43) is None
     assert not index.has(Mid(1, 1, 1))
     assert index.oldest_segment == 2
-    index.forget_copies()
+    index.forget_copies(42)
     assert index.copied(42) is None and index.oldest_segment is None
+
+
+def test_a_copy_that_is_forgotten_before_it_is_written_holds_no_segment() -> None:
+    index = index_with(0)
+    index.forget_copies(41)
+    index.add_copy(41, Location(2, 8, 100, 7))
+    assert index.copied(41) is None and index.oldest_segment is None
+    index.add_copy(42, Location(5, 8, 100, 7))
+    assert index.oldest_segment == 5, "of the next time"

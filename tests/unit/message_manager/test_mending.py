@@ -40,7 +40,7 @@ class Rotting(MemoryPayloads):
     def location_of(self, first: int) -> Location | None:
         raise AssertionError("the message manager knows places of its own")
 
-    def forget_copies(self) -> None:
+    def forget_copies(self, upto: int) -> None:
         raise AssertionError("the message manager copies nothing")
 
 
