@@ -846,8 +846,9 @@ Buffers = Annotated[list[bytes | memoryview], Field(_write_buffers, lambda reade
 class Register(BusMessage):
     """A client manager attaches a consumer at the primary; repeated on a new term.
 
-    The client has given it a `number` in its session, and `resumes` it after its connection was lost. A
-    primary answers when it has applied everything through `floor`, which was confirmed to clients.
+    The client has given it a `number` in its session. A consumer `resumes` if its client or its session was
+    lost to the primary in between, until a primary has attached it again. A primary answers when it has
+    applied everything through `floor`, which was confirmed to clients.
     """
 
     consumer: U64

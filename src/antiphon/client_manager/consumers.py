@@ -319,6 +319,7 @@ class Consumers:
             return
         if consumer.state == ConsumerState.REGISTERING:
             consumer.state = ConsumerState.ATTACHED
+            consumer.resumes = False
             consumer.stream = max(consumer.stream, message.stream)
             self._look_at_drain(consumer)
             if consumer.credit_left != consumer.said_credit or consumer.drains:

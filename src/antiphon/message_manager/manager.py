@@ -221,7 +221,7 @@ class MessageManager:
             directory=state.directory,
             settings=settings,
             registration_ns=settings.registration_wait_ms * _NS_PER_MS,
-            awaited={row.id: row.owner.pid for row in state.sessions if row.owner != NOBODY},
+            owners={row.id: (row.generation, row.owner) for row in state.sessions if row.owner != NOBODY},
             absence_ns=settings.registration_wait_ms * _NS_PER_MS,
             locks=state.locks,
         )

@@ -445,9 +445,10 @@ def test_a_consumer_hears_what_it_has_lost() -> None:
     key = stage.to_primary(Register)[0].consumer
     stage.tell(Registered(consumer=key, term=1, lost=Ranges([(41, 42)])))
     assert stage.heard[1][-1] == frames.ConsumerResumed(request=8, lost=Ranges([(41, 42)]))
-    # A new primary is told only what is still its own.
+    # A new primary is told only what is still its own, and that there was no break since.
     stage.new_term(2)
-    assert stage.to_primary(Register)[-1].held == Ranges([(40, 41), (42, 45)])
+    register = stage.to_primary(Register)[-1]
+    assert (register.held, register.resumes) == (Ranges([(40, 41), (42, 45)]), False)
 
 
 def test_credit_that_was_overdrawn_is_none() -> None:

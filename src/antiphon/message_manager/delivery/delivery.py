@@ -16,6 +16,8 @@ What it promises
     DLV8  A drain is answered in the stream, behind all deliveries, once the primary serves; no credit is left
           then.
     DLV9  The same rows for several consumers leave in one message, for all client managers together.
+    DLV10  A consumer that comes back keeps a message that it holds only if no other can have been given it,
+           by this primary or by a former one. Otherwise it gets the message anew, as redelivered.
 
 What it leaves to others
     The client manager decides who may consume, the fold decides the order.
@@ -46,14 +48,14 @@ from antiphon.message_manager.delivery.consumers import Consumer, ConsumerKey
 from antiphon.message_manager.delivery.dispatcher import Dispatcher
 from antiphon.message_manager.delivery.repeats import Repeats
 from antiphon.message_manager.delivery.rounds import Round
-from antiphon.message_manager.delivery.streams import DeliveryStreams, Stream
+from antiphon.message_manager.delivery.streams import DeliveryStreams
 from antiphon.message_manager.reading import BatchReader
 from antiphon.message_manager.settings import MessageManagerSettings
 from antiphon.message_manager.state.destinations.directory import Directory
 from antiphon.message_manager.state.destinations.source import Source
 from antiphon.message_manager.state.destinations.subscription import Subscription
 from antiphon.message_manager.state.destinations.topic import Topic
-from antiphon.message_manager.state.sessions import NOBODY, Session, Sessions
+from antiphon.message_manager.state.sessions import NOBODY, Owner, Session, Sessions
 from antiphon.ranges import Ranges
 
 NO_DESTINATION: Final = "destination.unknown"
@@ -96,6 +98,7 @@ class Delivery:
         "_draining",
         "_gone",
         "_locks",
+        "_owners",
         "_reader",
         "_registration_ns",
         "_repeats",
@@ -117,7 +120,7 @@ class Delivery:
         directory: Directory,
         settings: MessageManagerSettings,
         registration_ns: int,
-        awaited: dict[int, int],
+        owners: dict[int, tuple[int, Owner]],
         absence_ns: int = 0,
         locks: Mapping[int, Ranges] = _NO_LOCKS,
     ) -> None:
@@ -131,8 +134,10 @@ class Delivery:
         # managers can know of this term (DLV2).
         self._registration_ns = registration_ns
         self.serves_at_ns: int | None = None
+        # The sessions that had a client manager when the term began: their generations and owners (DLV10).
+        self._owners = owners
         # Sessions that may hold messages of an earlier term, with the nodes of their client managers (DLV2).
-        self.awaited = awaited
+        self.awaited = {session: owner.pid for session, (_, owner) in owners.items()}
         self._consumers: dict[ConsumerKey, Consumer] = {}
         self._by_session: dict[int, dict[ConsumerKey, Consumer]] = {}
         # By session and client's number: the consumer that was attached last.
@@ -233,7 +238,7 @@ class Delivery:
         elif source.is_exclusive and self._has_other_consumer(source.id, key, message):
             self._refuse(key, SubscriptionInUse.code, f"{source.name}, has a consumer already")
         else:
-            self._attach(key, message, source, self._streams.begin(sender, session.owner.pe))
+            self._attach(key, message, source, session)
 
     def _has_other_consumer(self, source: int, key: ConsumerKey, message: Register) -> bool:
         """An absent consumer keeps no stranger out; a consumer that resumes is no stranger."""
@@ -260,7 +265,8 @@ class Delivery:
             return known if known.is_away else None
         return self._by_number.get((message.session, message.number)) if message.resumes else None
 
-    def _attach(self, key: ConsumerKey, message: Register, source: Source, stream: Stream) -> None:
+    def _attach(self, key: ConsumerKey, message: Register, source: Source, session: Session) -> None:
+        stream = self._streams.begin(key.node, session.owner.pe)
         consumer = self._consumers.get(key)
         if consumer is not None and (consumer.session, consumer.generation, consumer.source) != (
             message.session,
@@ -286,11 +292,12 @@ class Delivery:
                 stream=stream,
             )
             consumer.grant(message.credit_messages, message.credit_bytes)
+            doubtful = self._doubtful(message, session, dispatcher) if message.held else Ranges()
             if former is not None and former.source == source.id:
                 self._forget(former)
-                dispatcher.come_back(former, consumer, message.held)
+                dispatcher.come_back(former, consumer, message.held, doubtful)
             else:
-                dispatcher.attach(consumer, message.held)
+                dispatcher.attach(consumer, message.held, doubtful)
             self._consumers[key] = consumer
             self._by_session.setdefault(message.session, {})[key] = consumer
             self._by_number[message.session, message.number] = consumer
@@ -303,6 +310,19 @@ class Delivery:
             answer = replace(answer, lost=self._lost(message, consumer))
             self.answer(key.node, answer)
         self._stir(dispatcher)
+
+    def _doubtful(self, message: Register, session: Session, dispatcher: Dispatcher) -> Ranges:
+        """The held messages that others may have been given without the consumer's knowledge (DLV10)."""
+        before, now = self._owners.get(session.id), (session.generation, session.owner)
+        if before == now and not message.resumes:
+            # Attached without a break since an earlier term.
+            return Ranges()
+        doubtful = dispatcher.given_to_others(message.held)
+        if before is None or before == now:
+            # The session had left its client manager when the term began, and a former primary gave what its
+            # consumers had to others.
+            doubtful.add_all(message.held.clip(0, self._claimed_after + 1))
+        return doubtful
 
     def _lost(self, message: Register, consumer: Consumer) -> Ranges:
         return message.held.difference(consumer.in_flight)

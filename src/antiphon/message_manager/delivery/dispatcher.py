@@ -128,17 +128,26 @@ class Dispatcher:
 
     # -- consumers come and go -------------------------------------------------
 
-    def attach(self, consumer: Consumer, held: Ranges) -> None:
-        """Take in a consumer, with those of the messages held from an earlier term that are still free."""
+    def attach(self, consumer: Consumer, held: Ranges, doubtful: Ranges) -> None:
+        """Take in a consumer, with those of the messages it holds that are still free and not doubtful.
+
+        A locked message stays with its holder: the holder's transaction may have acknowledged it.
+        """
         self.consumers[consumer.key] = consumer
         if held:
             while self._looked < held.last and self._look():
                 pass
-            for kept in (self.ready, self.withheld):
-                still = kept.intersection(held)
+            for kept, theirs in ((self.ready, held.difference(doubtful)), (self.withheld, held)):
+                still = kept.intersection(theirs)
                 kept.remove_all(still)
                 consumer.hold(still)
         self.look_at_credit(consumer)
+
+    def given_to_others(self, numbers: Ranges) -> Ranges:
+        """Those that have been returned, or taken from a consumer: others may have been given them since."""
+        found = self.given_before.intersection(numbers)
+        found.add_all(self.source.counts.among(numbers))
+        return found
 
     def look_at_credit(self, consumer: Consumer) -> None:
         if consumer.has_credit:
@@ -163,12 +172,12 @@ class Dispatcher:
             consumer.forget(unseen)
             self._free(unseen)
 
-    def come_back(self, former: Consumer, consumer: Consumer, held: Ranges) -> None:
+    def come_back(self, former: Consumer, consumer: Consumer, held: Ranges, doubtful: Ranges) -> None:
         """Replace a consumer whose client came back; messages that never reached the client are free."""
         del self.consumers[former.key]
         self._able.pop(former.key, None)
         self._free(former.in_flight)
-        self.attach(consumer, held)
+        self.attach(consumer, held, doubtful.difference(former.in_flight))
 
     def detach(self, consumer: Consumer, seen_through: int | None) -> Ranges:
         """Remove a consumer; returns the messages that it saw, for a counted return.

@@ -10,6 +10,7 @@ from antiphon.ranges import Ranges
 from antiphon.wire.commands import CommandKind, Return, read_command
 from tests.unit.message_manager.channel import (
     CM,
+    NODE,
     SECOND_NS,
     SESSION,
     Channel,
@@ -168,6 +169,74 @@ def test_a_client_that_comes_back_too_late_hears_what_it_has_lost(
     (answer,) = [answer for answer in answers(channel.flush()) if answer.consumer == 2]
     assert isinstance(answer, Registered)
     assert answer.lost == Ranges([(first, first + 2)])
+
+
+def lost_by(channel: Channel, key: int) -> Ranges:
+    """What the answer to the registration of this consumer calls lost."""
+    (answer,) = [answer for answer in answers(channel.flush()) if answer.consumer == key]
+    assert isinstance(answer, Registered)
+    return answer.lost
+
+
+def test_what_a_former_primary_may_have_given_to_others_is_lost_to_a_client_that_comes_back(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    first = channel.order(client.publish(queue, bodies(2)))
+    register(channel, 1, queue)
+    channel.flush()
+    channel.order(client.resume(2))
+    # Others were given the messages, and have gone since: the state does not tell.
+    channel.claim(NODE)
+    register(channel, 2, queue, generation=2, held=Ranges([(first, first + 2)]), resumes=True)
+    assert lost_by(channel, 2) == Ranges([(first, first + 2)])
+
+
+def test_so_is_what_the_consumers_of_a_client_manager_had_that_was_taken_for_dead(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    first = channel.order(client.publish(queue, bodies(1)))
+    register(channel, 1, queue)
+    channel.flush()
+    channel.fence(CM, channel.manager.term)
+    channel.claim(NODE)
+    channel.open_producer(CM)
+    channel.order(client.resume(1))
+    register(channel, 1, queue, held=Ranges([(first, first + 1)]))
+    assert lost_by(channel, 1) == Ranges([(first, first + 1)])
+
+
+def test_a_client_that_comes_back_to_a_new_primary_keeps_what_was_not_returned_meanwhile(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    first = held_by_a_lost_client(channel, client, queue)
+    channel.flush()
+    channel.now_ns += WAIT_NS
+    channel.order_proposals(channel.flush())
+    kept = channel.order(client.publish(queue, bodies(1)))
+    channel.claim(NODE)
+    channel.order(client.resume(2))
+    register(
+        channel, 2, queue, generation=2, held=Ranges([(first, first + 2), (kept, kept + 1)]), resumes=True
+    )
+    assert lost_by(channel, 2) == Ranges([(first, first + 2)])
+
+
+def test_a_client_that_comes_back_when_its_messages_are_free_again_gets_them_as_redelivered(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    first = channel.order(client.publish(queue, bodies(1)))
+    register(channel, 1, queue)
+    register(channel, 9, queue, credit=0, session=OTHER, number=9)
+    channel.flush()
+    channel.order(client.resume(2))
+    channel.flush()
+    channel.now_ns += WAIT_NS
+    channel.flush()
+    register(channel, 2, queue, generation=2, held=Ranges([(first, first + 1)]), resumes=True)
+    effects = channel.flush()
+    (answer,) = [answer for answer in answers(effects) if answer.consumer == 2]
+    assert isinstance(answer, Registered) and answer.lost == Ranges([(first, first + 1)])
+    assert [(key, n, count) for key, n, _, count in delivered(effects)] == [(2, first, 1)]
 
 
 def test_an_acknowledgement_counts_while_its_client_is_away(

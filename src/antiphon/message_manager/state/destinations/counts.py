@@ -26,6 +26,13 @@ class DeliveryCounts:
                 return count
         return 0
 
+    def among(self, numbers: Ranges) -> Ranges:
+        """Those of these numbers that have a count."""
+        found = Ranges()
+        for ranges in self._by_count.values():
+            found.add_all(ranges.intersection(numbers))
+        return found
+
     def items(self) -> Iterator[tuple[int, int]]:
         for count, ranges in self._by_count.items():
             for number in ranges.numbers():
