@@ -121,6 +121,19 @@ class Consumers:
         else:
             self._register(consumer)
 
+    def _register_behind_returns(self, consumer: Consumer) -> None:
+        """Register a consumer once the channel has applied what the consumer gave back.
+
+        A primary that has not applied a return yet would give the message to the consumer once more, and take
+        that copy for the returned one.
+        """
+        is_closing = consumer.state == ConsumerState.CLOSING
+        if consumer.has_given_back and not is_closing and self._ordering.awaits_return(consumer.lane):
+            consumer.state = ConsumerState.WAITING
+            self._ordering.after_confirmed(consumer.lane, Registration(consumer))
+        else:
+            self._register(consumer)
+
     def register_waiting(self, consumer: Consumer) -> None:
         """Register the consumer, unless it was closed or registered meanwhile."""
         is_known = self._by_channel[consumer.lane.channel].get(consumer.key) is consumer
@@ -442,7 +455,7 @@ class Consumers:
             self._settling[channel] = {consumer.key for consumer in again}
         for consumer in again:
             self._begin_count(consumer)
-            self._register(consumer)
+            self._register_behind_returns(consumer)
         self._settle(channel, 0)
 
     def _settle(self, channel: str, key: int) -> None:
@@ -488,7 +501,7 @@ class Consumers:
             connection.credits_held[consumer.key] = held
         consumer.resumes = True
         self._begin_count(consumer)
-        self._register(consumer)
+        self._register_behind_returns(consumer)
 
     def _begin_count(self, consumer: Consumer) -> None:
         """The primary will count from the coming registration on."""

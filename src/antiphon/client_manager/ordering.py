@@ -186,6 +186,10 @@ class Ordering:
         if lane.has_confirmed(awaited):
             self._go_on(awaited)
 
+    def awaits_return(self, lane: SessionLane) -> bool:
+        """Whether a return of this lane is not confirmed yet."""
+        return any(ordered.kind == _RETURN for ordered in self._gatherers[lane.channel].unconfirmed(lane))
+
     def committed(self, channel: str, event: EnvelopeCommitted) -> None:
         self._gatherers[channel].committed(event.tag)
 

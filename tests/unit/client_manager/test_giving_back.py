@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from antiphon.batch import Batch
-from antiphon.bus.messages import Deliver, Piece, Register, Taker, Target
+from antiphon.bus.messages import Deliver, DeliverHead, Piece, Register, Taker, Target
 from antiphon.ranges import Ranges
 from antiphon.wire import frames
 from antiphon.wire.commands import Return
-from tests.unit.client_manager.stage import KNOWN, Stage, command
+from tests.unit.client_manager.stage import KNOWN, RUN, Stage, command
 
 
 def deliver(key: int, first_delivery: int, sequence: int, count: int, redelivered: int = 0) -> Deliver:
@@ -30,11 +30,25 @@ def consumer_with_messages() -> tuple[Stage, int, int]:
     return stage, session, key
 
 
-def test_a_new_primary_is_not_told_that_they_are_held() -> None:
-    """The former one, or the new one, may have applied the return before we hear of it."""
+def test_a_new_primary_hears_of_the_consumer_when_the_return_is_ordered_and_not_that_they_are_held() -> None:
+    """Before that it would give them to the consumer again, and take the copies for what is returned."""
     stage, session, _ = consumer_with_messages()
     stage.say(1, give_back(session, 1, (41, 43)))
+    before = len(stage.to_primary(Register))
     stage.new_term(2)
+    assert len(stage.to_primary(Register)) == before
+    stage.confirm_all()
+    register = stage.to_primary(Register)[-1]
+    assert (register.term, register.held) == (2, Ranges([(40, 41), (43, 45)]))
+
+
+def test_a_consumer_that_is_attached_anew_waits_until_its_returns_are_ordered() -> None:
+    stage, session, _ = consumer_with_messages()
+    stage.say(1, give_back(session, 1, (41, 43)))
+    before = len(stage.to_primary(Register))
+    stage.tell(DeliverHead(1, 0, 0, stream=RUN, is_void=True))
+    assert len(stage.to_primary(Register)) == before
+    stage.confirm_all()
     assert stage.to_primary(Register)[-1].held == Ranges([(40, 41), (43, 45)])
 
 
