@@ -67,6 +67,8 @@ class GroupConfig:
     # How often a node sends its presence, and after how long a silence its producer is fenced.
     presence_ms: int = 200
     silence_ms: int = 2_000
+    # After how long a silence of data servers numbering goes on with fewer copies, if `min_copies` allows it.
+    copies_silence_ms: int = 500
     # How many numbers a candidate may lag behind the highest it heard of; when nobody led for
     # `leaderless_ms`, lagging does not count. The sequencer waits for a replica that lags more, for
     # `laggard_wait_ms` at most.

@@ -72,11 +72,14 @@ class PresenceKeeper:
     def seen(self, node: int) -> Seen | None:
         return self._seen.get(node)
 
-    def is_silent(self, node: int, since_ns: int, now_ns: int) -> bool:
-        """Whether nothing was heard of this node for `silence_ms`, from `since_ns` at the earliest."""
+    def is_silent(self, node: int, since_ns: int, now_ns: int, silence_ms: int | None = None) -> bool:
+        """Whether nothing was heard of this node for so long, from `since_ns` at the earliest; unless given,
+        for the `silence_ms` of the group.
+        """
         seen = self._seen.get(node)
         heard_at = since_ns if seen is None else max(since_ns, seen.heard_at)
-        return now_ns - heard_at >= self._config.silence_ms * MS
+        silence_ms = self._config.silence_ms if silence_ms is None else silence_ms
+        return now_ns - heard_at >= silence_ms * MS
 
     def keeps_up(self, node: int, now_ns: int) -> bool:
         """Whether this node was heard just now, and said that it keeps up."""

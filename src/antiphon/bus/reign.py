@@ -20,6 +20,9 @@ What it promises
     REI8  A replica that lives and is more than `lag_max` numbers behind holds the numbering back, for at most
           `laggard_wait_ms` at a stretch; then the others go on without it. It counts again within half the
           limit. A silent replica holds nothing back.
+    REI9  Fewer copies than usual are asked for once data servers were silent for `copies_silence_ms`, counted
+          as in REI6, and never fewer than `min_copies`; more again when they are heard and have caught up. An
+          entry of the order says so.
 
 What it leaves to others
     `candidacy` begins a reign, `sequencer` ends it, `marking` says when a checkpoint is due. A replica that
@@ -712,8 +715,9 @@ class Reign:
         config, presence = self._config, self._presence
         if not config.min_copies or presence is None:
             return
+        began_at, silence_ms = self._began_at, config.copies_silence_ms
         others = [server for server in config.data_servers if server != self._node]
-        present = [one for one in others if not presence.is_silent(one, self._began_at, now_ns)]
+        present = [one for one in others if not presence.is_silent(one, began_at, now_ns, silence_ms)]
         ready = [one for one in present if (seen := presence.seen(one)) and seen.is_synchronized]
         quantity = self._data_quantity
         if 1 + len(present) < quantity:

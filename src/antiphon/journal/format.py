@@ -28,7 +28,7 @@ from antiphon.ids import Mid
 from antiphon.journal.ports import IDENTITY, Buffer, Location, Position, Row, identity_of
 
 PAGE: Final = 4096
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 SEAL_BYTES: Final = 16
 BODY_BYTES: Final = PAGE - SEAL_BYTES
 ZERO_PAGE: Final = bytes(PAGE)

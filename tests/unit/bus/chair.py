@@ -166,12 +166,15 @@ def stand_among_three(chair: Chair) -> int:
     return chair.epoch
 
 
-def lead_three(**settings: Any) -> Chair:
-    """Node 1 of three leads; node 2 has followed, of node 3 nothing was heard."""
+def lead_three(heard_ns: int | None = None, **settings: Any) -> Chair:
+    """Node 1 of three leads and node 2 has followed; the presence of both others was heard, if not just now,
+    then at `heard_ns`.
+    """
     chair = Chair(nodes=(1, 2, 3), **settings)
     epoch = stand_among_three(chair)
     here = m.Presence("", "", 0, True, b"", 0)
-    chair.presence.step(chair.now_ns, [Received(2, here), Received(3, here)])
+    said_ns = chair.now_ns if heard_ns is None else heard_ns
+    chair.presence.step(said_ns, [Received(2, here), Received(3, here)])
     chair.hear(m.SealOk(epoch, 0, 0, 0, 0), 1)
     chair.hear(m.SealOk(epoch, 0, 0, 0, 0), 2)
     chair.epochs.promised = epoch

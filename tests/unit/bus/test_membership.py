@@ -558,6 +558,16 @@ def test_with_a_witness_one_copy_will_do_while_the_other_is_away_and_no_longer()
     assert not any(node.replica.is_degraded for node in cluster.nodes.values())
 
 
+def test_with_a_witness_a_failover_takes_no_silence_of_client_managers() -> None:
+    cluster = Cluster(with_witness(min_copies=1))
+    cluster.run_until(lambda: cluster.is_calm)
+    leader = cluster.leader.node
+    cluster.crash(leader)
+    cluster.submit(3 - leader)
+    cluster.run_until(lambda: cluster.is_calm, ms_max=1_500)
+    assert quantities(cluster) == [1]
+
+
 def test_without_leave_to_go_on_with_one_copy_numbering_waits() -> None:
     cluster = Cluster(with_witness())
     cluster.run_until(lambda: cluster.is_calm)

@@ -12,7 +12,7 @@ from antiphon.bus.effects import (
     RoleEffect,
     Send,
 )
-from antiphon.bus.entries import FenceDetail, OpenDetail, StableDetail
+from antiphon.bus.entries import FenceDetail, OpenDetail, QuantityDetail, StableDetail
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.marking import MARK_LOST_MS, MARKS_APART_MS
 from antiphon.bus.messages import EntryKind, NackReason, ServerStatus
@@ -60,9 +60,7 @@ def test_a_producer_whose_node_is_silent_is_fenced_once() -> None:
 
 
 def test_a_silence_before_the_reign_does_not_count() -> None:
-    chair = Chair(nodes=(1, 2, 3), silence_ms=2_000)
-    chair.presence.hear(0, 3)
-    chair = lead_three(silence_ms=2_000)
+    chair = lead_three(heard_ns=0, silence_ms=2_000)
     chair.open(3)
     assert fences(keep_leading(chair, 1_900)) == []
 
@@ -74,6 +72,61 @@ def test_our_own_producer_and_those_that_are_heard_are_not_fenced() -> None:
     for _ in range(10):
         chair.presence.hear(chair.now_ns, 2)
         assert fences(keep_leading(chair, 1_000)) == []
+
+
+# -- copies -----------------------------------------------------------------------------------------
+
+# Nodes 1 and 3 keep messages, and 2 is a witness.
+WITNESS = {"data_servers": (1, 3), "checkpoint_servers": (1, 3), "candidates": (1, 3), "min_copies": 1}
+
+
+def quantities(effects: list[RoleEffect]) -> list[int]:
+    return [
+        QuantityDetail.decode(entry.detail).data_quantity
+        for message in sent(effects, 1)
+        if isinstance(message, m.CommitSubmit)
+        for entry in message.entries
+        if entry.kind is EntryKind.QUANTITY
+    ]
+
+
+def test_one_copy_will_do_after_a_silence_that_fences_nobody() -> None:
+    chair = lead_three(**WITNESS, copies_silence_ms=500, silence_ms=2_000)
+    chair.open(3)
+    pe = chair.open()
+    assert numbered(chair.report(Mid(1, pe, 1))) == []
+    assert quantities(keep_leading(chair, 450)) == []
+    effects = keep_leading(chair, 100)
+    assert quantities(effects) == [1] and numbered(effects) == [(5, 1)]
+    assert fences(effects) == []
+    effects = keep_leading(chair, 1_400)
+    assert quantities(effects) == [] and fences(effects) == [], "silent for less than two seconds"
+    assert [fence.pid for fence in fences(keep_leading(chair, 100))] == [3]
+
+
+def test_a_fence_may_come_before_one_copy_will_do() -> None:
+    chair = lead_three(**WITNESS, copies_silence_ms=2_000, silence_ms=500)
+    chair.open(3)
+    effects = keep_leading(chair, 1_950)
+    assert [fence.pid for fence in fences(effects)] == [3] and quantities(effects) == []
+    assert quantities(keep_leading(chair, 100)) == [1]
+
+
+def test_two_copies_are_wanted_while_the_other_data_server_is_heard_and_when_it_is_back() -> None:
+    chair = lead_three(**WITNESS, copies_silence_ms=500)
+    for _ in range(5):
+        chair.presence.hear(chair.now_ns, 3)
+        assert quantities(keep_leading(chair, 450)) == []
+    assert quantities(keep_leading(chair, 100)) == [1]
+    for has_caught_up in (False, True):
+        presence = m.Presence("", "", 0, has_caught_up, b"", 0)
+        chair.presence.step(chair.now_ns, [Received(3, presence)])
+        assert quantities(keep_leading(chair, 100)) == ([2] if has_caught_up else [])
+
+
+def test_a_silence_before_the_reign_takes_no_copy_away() -> None:
+    chair = lead_three(heard_ns=0, **WITNESS, copies_silence_ms=500)
+    assert quantities(keep_leading(chair, 450)) == []
 
 
 # -- numbering --------------------------------------------------------------------------------------

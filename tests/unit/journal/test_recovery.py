@@ -364,7 +364,7 @@ def test_another_format_is_named() -> None:
         other = page[16:24] + (99).to_bytes(4, "little") + page[28:]
         disk.write(SUPERBLOCK, copy * PAGE, [seal_page(other, 0)])
     before = snapshot(disk)
-    with pytest.raises(FormatMismatch, match="has format 99, this version of Antiphon reads format 2"):
+    with pytest.raises(FormatMismatch, match="has format 99, this version of Antiphon reads format 3"):
         Journal.open(disk, SMALL)
     assert snapshot(disk) == before
 
