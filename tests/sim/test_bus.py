@@ -63,6 +63,7 @@ PROBES = (
     "order.PRIMARY_CLAIM",
     "order.PRODUCER_FENCE",
     "order.PRODUCER_OPEN",
+    "order.QUANTITY",
     "order.TICK",
     "producer.confirmed",
     "producer.last_words",

@@ -19,7 +19,12 @@ def group_of(
     spares: Sequence[int] = (),
     **settings: Any,
 ) -> GroupConfig:
-    """A group in which all voters keep messages, except a witness; spares have a disk and no role yet."""
+    """A group in which all voters keep messages, except a witness; spares have a disk and no role yet.
+
+    Only with a witness can numbering go on with one copy, so `min_copies` is for those groups.
+    """
+    if shape != "witness":
+        settings.pop("min_copies", None)
     keepers = tuple(voters[:2] if shape == "witness" else voters)
     with_disk = (*voters, *spares)
     majority = len(voters) // 2 + 1

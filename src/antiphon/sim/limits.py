@@ -61,6 +61,12 @@ SIZES: Final[dict[str, tuple[int, ...]]] = {
 }
 """Of the settings of client managers and message managers."""
 
+COPIES: Final[dict[str, tuple[int, ...]]] = {
+    "min_copies": (0, 1, 1),
+    "copies_silence_ms": (1, 60, 200, 500),
+}
+"""Of the settings of groups. After a millisecond the other data server is silent although it lives."""
+
 OF_PROFILES: Final[dict[str, dict[str, int]]] = {
     "doubt": {"outcomes": 32, "outcomes in a page": 16},
 }
@@ -96,6 +102,14 @@ def _draw(seed: int, profile: str) -> dict[str, int]:
 def sizes(seed: int, profile: str = "") -> dict[str, int]:
     """Sizes for the settings of a run's nodes."""
     return {} if profile else _some(random.Random(f"{seed}-sizes"), SIZES)
+
+
+def copies(seed: int, profile: str = "") -> dict[str, int]:
+    """Whether a group with a witness goes on with one copy, and after how long a silence."""
+    if profile or not are_drawn:
+        return {}
+    chance = random.Random(f"{seed}-copies")
+    return {name: chance.choice(choices) for name, choices in COPIES.items()}
 
 
 def refusals(seed: int) -> int:

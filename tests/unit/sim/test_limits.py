@@ -6,6 +6,7 @@ from importlib import import_module
 
 from antiphon.message_manager.state import outcomes
 from antiphon.sim import limits
+from antiphon.sim.groups import group_of
 
 
 def test_every_limit_is_a_number_of_its_module_and_is_drawn_smaller_than_it_is() -> None:
@@ -29,3 +30,14 @@ def test_a_seed_draws_the_same_every_time_and_each_limit_is_drawn_by_some() -> N
             seen |= set(drawn)
     assert seen == set(limits.LIMITS)
     assert {name for seed in range(200) for name in limits.sizes(seed)} == set(limits.SIZES)
+
+
+def test_only_groups_with_a_witness_draw_fewer_copies_and_named_profiles_draw_none() -> None:
+    drawn = [limits.copies(seed) for seed in range(50)]
+    assert drawn == [limits.copies(seed) for seed in range(50)]
+    for name, choices in limits.COPIES.items():
+        assert {one[name] for one in drawn} == set(choices)
+    assert limits.copies(1, "doubt") == {}
+    for shape, least in (("witness", 1), ("three", 0)):
+        group = group_of("a", shape, (1, 2, 3), (), lambda: bytes(16), min_copies=1, copies_silence_ms=60)
+        assert (group.min_copies, group.copies_silence_ms) == (least, 60)

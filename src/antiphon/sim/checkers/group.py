@@ -14,7 +14,7 @@ I18  damage     a commit server whose disk is damaged, or is not the listed one,
 from __future__ import annotations
 
 from antiphon.bus import messages as m
-from antiphon.bus.entries import StableDetail
+from antiphon.bus.entries import QuantityDetail, StableDetail
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import BusMessage, CommitSubmit, DataReport, Entry, EntryKind, ServerStatus
 from antiphon.ids import Mid
@@ -47,6 +47,8 @@ class Copies(Checker):
         # Through which number a sequencer has called the order committed.
         self._called_upto = 0
         self._holders: dict[Mid, set[int]] = {}
+        # For each epoch the last QUANTITY of its own making: its number, and how many copies it asks for.
+        self._quantities: dict[int, tuple[int, int]] = {}
         self.numbered: set[Mid] = set()
         self._seen: BusMessage | None = None
 
@@ -59,7 +61,10 @@ class Copies(Checker):
         elif isinstance(message, CommitSubmit) and message is not self._seen:
             self._seen = message
             for entry in message.entries:
-                if entry.kind is EntryKind.DATA and entry.mid not in self.numbered:
+                if entry.kind is EntryKind.QUANTITY and entry.mid.pe == message.epoch:
+                    asked = entry.first, QuantityDetail.decode(entry.detail).data_quantity
+                    self._quantities[message.epoch] = max(asked, self._quantities.get(message.epoch, asked))
+                elif entry.kind is EntryKind.DATA and entry.mid not in self.numbered:
                     self.numbered.add(entry.mid)
                     if not self._memberships.of_epoch(message.epoch).numbers_on_arrival:
                         self._count(node, message.epoch, entry.mid)
@@ -95,10 +100,17 @@ class Copies(Checker):
             self.fail(
                 f"node {node} numbers envelope {tuple(mid)}, which its own data server has not reported"
             )
-        # While servers are silent, an entry of the order may lower the quantity as far as this.
-        needed = config.min_copies or config.data_quantity
+        needed = self._needed(epoch, config)
         if len(holders) < needed:
             self.fail(f"envelope {tuple(mid)} is numbered, {needed} must hold it and {holders} do")
+
+    def _needed(self, epoch: int, config: GroupConfig) -> int:
+        """How many copies the order asks for, and never fewer than the configuration allows."""
+        least = config.min_copies or config.data_quantity
+        if epoch in self._quantities:
+            return max(least, self._quantities[epoch][1])
+        # The log that the epoch adopted may hold what an epoch before it asked for.
+        return least if self._quantities else config.data_quantity
 
 
 class Deletions(Checker):

@@ -117,9 +117,8 @@ class ClusterProfile:
         self, channel: str, shape: str, voters: Sequence[int], new_disk_id: Callable[[], bytes]
     ) -> GroupConfig:
         """A channel of this run; all client managers serve it."""
-        min_copies = 1 if shape == "witness" else 0
-        doors = self.client_managers
-        return group_of(channel, shape, voters, doors, new_disk_id, min_copies=min_copies, **self.settings)
+        settings = {"min_copies": 1, **self.settings}
+        return group_of(channel, shape, voters, self.client_managers, new_disk_id, **settings)
 
 
 def draw(chance: random.Random, name: str = "") -> ClusterProfile:

@@ -46,6 +46,7 @@ class BusRun(WorkloadRun[BusProfile]):
         self.profile = draw(self._chance, profile)
         if nodes:
             self.profile.shape = SHAPE_OF_NODES[nodes]
+        self.profile.settings |= limits.copies(seed, profile)
         self.adjust(self.profile)
         disk_ids = self.world.random("disk ids")
         self.config = self.profile.group(lambda: disk_ids.randbytes(16))

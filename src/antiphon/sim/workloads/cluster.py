@@ -48,6 +48,7 @@ class ClusterRun(TownRun[ClusterProfile]):
         if not profile and NAME not in without:
             draw_waits(self.world.random("waits"), self.profile)
         self.profile.node.sizes = limits.sizes(seed, profile)
+        self.profile.settings |= limits.copies(seed, profile)
         self.adjust(self.profile)
         self._total = TotalDestinations(self.world)
         config = self.profile.group(self._new_disk_id)

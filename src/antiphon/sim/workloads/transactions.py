@@ -53,6 +53,7 @@ class TransactionRun(TownRun[TransactionProfile]):
         if not profile and NAME not in without:
             draw_waits(self.world.random("waits"), self.profile)
         self.profile.node.sizes = limits.sizes(seed, profile)
+        self.profile.settings |= limits.copies(seed, profile)
         self._bank = Bank(self.world)
         self._hands = Hands(self.world)
         one_copy, finality = OneCopy(self.world), self._bank.finality

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from antiphon.bus.effects import DataRecord, OrderRecord, SuperblockRecord
-from antiphon.bus.entries import OpenDetail, StableDetail
+from antiphon.bus.entries import OpenDetail, QuantityDetail, StableDetail
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import (
     NO_DIGEST,
@@ -69,6 +69,11 @@ def tick(first: int, epoch: int = FIRST) -> Entry:
 def stable(first: int, n: int, holders: Sequence[int] = (1, 2), state: bytes = NO_DIGEST) -> Entry:
     detail = StableDetail(n, state, tuple(holders)).encode()
     return Entry(first, 1, EntryKind.CHECKPOINT_STABLE, Mid(1, FIRST, first), 0, NO_DIGEST, detail)
+
+
+def quantity(first: int, copies: int, epoch: int = FIRST) -> Entry:
+    detail = QuantityDetail(copies).encode()
+    return Entry(first, 1, EntryKind.QUANTITY, Mid(epoch_node(epoch), epoch, first), 0, NO_DIGEST, detail)
 
 
 class History:

@@ -47,6 +47,7 @@ from tests.unit.sim.checkers.history import (
     open_group,
     opening,
     payload,
+    quantity,
     stable,
     tick,
 )
@@ -165,6 +166,30 @@ def test_an_envelope_that_too_few_hold_is_seen() -> None:
     history.sends(envelope(1), servers=(1,))
     with pytest.raises(Violation, match=r"2 must hold it and \[1\] do"):
         history.numbers(FIRST, data(3, envelope(1)))
+
+
+def test_one_copy_will_do_once_the_order_asks_for_no_more() -> None:
+    history = open_group(one_round=0, min_copies=1)
+    history.sends(envelope(1), servers=(1,))
+    history.numbers(FIRST, quantity(3, 1), data(4, envelope(1)))
+
+
+@pytest.mark.parametrize("asked", [(), ((3, 1), (4, 2))])
+def test_one_copy_is_seen_while_the_order_asks_for_two(asked: tuple[tuple[int, int], ...]) -> None:
+    history = open_group(one_round=0, min_copies=1)
+    history.sends(envelope(1), servers=(1,))
+    entries = [quantity(number, copies) for number, copies in asked]
+    with pytest.raises(Violation, match=r"2 must hold it and \[1\] do"):
+        history.numbers(FIRST, *entries, data(3 + len(asked), envelope(1)))
+
+
+def test_a_later_epoch_may_have_adopted_that_one_copy_will_do() -> None:
+    history = open_group(one_round=0, min_copies=1)
+    history.numbers(FIRST, quantity(3, 1))
+    history.tells(FIRST, quantity(3, 1))
+    history.begins(SECOND, 3)
+    history.sends(envelope(1), servers=(2,))
+    history.numbers(SECOND, claim(4, SECOND), data(5, envelope(1)))
 
 
 def test_an_envelope_that_the_sequencer_does_not_hold_is_seen() -> None:
