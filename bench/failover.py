@@ -1,9 +1,9 @@
 """`make bench ARGS=--failover`: how long nobody can publish after kill -9 of the primary.
 
-Three message managers, two client managers, `udp`, default settings, under load. In every trial the primary
-is killed; the time runs from the moment when the process is gone to the confirmation of a message that was
-sent after that, by a client of its own. Then the node is started again, and when all are synchronized the
-next trial begins.
+Three message managers (or as many as `--message-managers` says; two have a witness), two client managers,
+`udp`, default settings, under load. In every trial the primary is killed; the time runs from the moment when
+the process is gone to the confirmation of a message that was sent after that, by a client of its own. Then
+the node is started again, and when all are synchronized the next trial begins.
 
 Consumers live all the time, so what they hold stays theirs: told is also how many messages came twice, as a
 share of those that were delivered in the trials (from one restart to the next).
@@ -31,12 +31,14 @@ TWICE_MARK = 0.01
 PROBE = "queue:probe"
 
 
-def measure(trials: int, transport: str) -> None:
+def measure(trials: int, transport: str, message_managers: int) -> None:
     """Print every trial, the median and the worst."""
     # Without fault rules: nothing is to look at a file while time counts.
     with (
         tempfile.TemporaryDirectory(prefix="bench-data-", dir=Path(__file__).parent) as folder,
-        ClusterProcess(Path(folder), transport=transport, has_faults=False) as cluster,
+        ClusterProcess(
+            Path(folder), transport=transport, message_managers=message_managers, has_faults=False
+        ) as cluster,
     ):
         asyncio.run(_trials(cluster, trials))
 

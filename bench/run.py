@@ -60,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--only", default="", metavar="WORDS", help="with --spark-kafka: jobs of such a name")
     made.add_argument("--failover", action="store_true", help="measure how long a failover takes")
     made.add_argument("--trials", type=int, default=failover.TRIALS, help="failovers with --failover")
+    made.add_argument("--message-managers", type=int, default=3, help="with --failover; two have a witness")
     made.add_argument("--transport", choices=("udp", "tcp"), default="udp", help="of the cluster")
     return made
 
@@ -91,7 +92,9 @@ SUBJECTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "calls": lambda arguments: calls.measure(arguments.most_called),
     "lines": million_lines,
     "cluster": cluster.measure,
-    "failover": lambda arguments: failover.measure(arguments.trials, arguments.transport),
+    "failover": lambda arguments: failover.measure(
+        arguments.trials, arguments.transport, arguments.message_managers
+    ),
     "spark": spark_with_a_cluster,
     "spark_kafka": spark_beside_kafka,
     "transactions": transactions.measure,
