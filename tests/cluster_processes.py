@@ -26,7 +26,7 @@ import antiphon
 from antiphon.cluster.config_file import read
 from antiphon.cluster.topology import ClusterSpec
 from antiphon.errors import AntiphonError
-from tests.processes import ANTIPHON, ROOT, mount_small, unmount
+from tests.processes import ROOT, mount_small, program, unmount
 
 READY_SECONDS: Final = 120.0
 END_SECONDS: Final = 60.0
@@ -89,7 +89,9 @@ class ClusterProcess:
         message_managers: int = 3,
         options: Iterable[str] = (),
         has_faults: bool = True,
+        failpoints: str = "",
     ) -> None:
+        """For `failpoints` of the nodes' first lives see that module."""
         self.data = folder / "data"
         self.errors = folder / "stderr"
         self.fault_file = folder / "faults"
@@ -97,6 +99,7 @@ class ClusterProcess:
         self._fault_options = ["--faults", str(self.fault_file)] if has_faults else []
         self._size = ["--client-managers", str(client_managers), "--message-managers", str(message_managers)]
         self._size += ["--transport", transport, *options]
+        self._failpoints = failpoints
         self._mounted: list[Path] = []
         self._up: subprocess.Popen[bytes] | None = None
         self.is_kept = False
@@ -108,8 +111,8 @@ class ClusterProcess:
 
     def start(self) -> ClusterProcess:
         """Start all nodes together."""
-        up = [*DYING_WITH_US, *ANTIPHON, "up", "--data", str(self.data), "--port", "0", "--json", *self._size]
-        self._up = self._launch([*up, *self._fault_options])
+        up = [*DYING_WITH_US, *program(self._failpoints), "up", "--data", str(self.data), "--port", "0"]
+        self._up = self._launch([*up, "--json", *self._size, *self._fault_options])
         self.ready = self._ready_line(self._up)
         for row in self.ready["nodes"]:
             self.nodes[row["name"]] = NodeLife(row["name"], row["pid"])
@@ -148,8 +151,7 @@ class ClusterProcess:
     def _launch_node(self, name: str, failpoints: str = "") -> subprocess.Popen[bytes]:
         assert not self.nodes[name].is_alive, f"{name} lives"
         self._forget(name)
-        program = [sys.executable, "-m", "tests.failpoints", failpoints] if failpoints else ANTIPHON
-        node = [*program, "node", name, "--config", str(self.data / "cluster.toml"), "--json"]
+        node = [*program(failpoints), "node", name, "--config", str(self.data / "cluster.toml"), "--json"]
         return self._launch([*DYING_WITH_US, *node, *self._fault_options])
 
     def _forget(self, name: str) -> None:

@@ -1,11 +1,14 @@
-"""Failpoints: a commit of a process is held up, or the process dies, before a step that a test names.
+"""Failpoints: a commit of a process is held up, or the process dies, before a step that a test names; or
+what the process asks its disk for is noted.
 
     python -m tests.failpoints "tx.decide=hold:2,tx.finish=kill" node NAME ...
 
-runs the `antiphon` command with these rules. `hold:SECONDS` goes on after so long; `kill` and `stop` send the
-process the signal of that name, the first time or, with `:3` behind them, the third time. A step that is
-reached is a line in the log. Only commits that were begun at this process are held up. The product knows
-nothing of all this: the methods that take the steps are replaced.
+runs the `antiphon` command with these rules; nodes that it starts have them too. `hold:SECONDS` goes on after
+so long; `kill` and `stop` send the process the signal of that name, the first time or, with `:3` behind them,
+the third time. A step that is reached is a line in the log. Only commits that were begun at this process are
+held up. With `disk=note:SECONDS` all calls to the disk are noted in a file (`tests/crash_replay.py`), and a
+sync by the thread takes so much longer. The product knows nothing of all this: the methods that take the
+steps, and the module `os` of the disk, are replaced.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pytest import MonkeyPatch
@@ -26,7 +30,11 @@ from pytest import MonkeyPatch
 from antiphon.cli.main import main
 from antiphon.client_manager.coordination import Coordination
 from antiphon.client_manager.manager import ClientManager
+from antiphon.runtime import disk, launcher
+from antiphon.runtime.disk import FileDisk
 from antiphon.runtime.node_runner import NodeRunner
+from tests.crash_replay import LastingRecorder
+from tests.processes import ANTIPHON, program
 
 log = logging.getLogger("antiphon.failpoints")
 
@@ -37,6 +45,8 @@ STEPS: Final = {
     "tx.forget": "_forget",
 }
 HOLD: Final = "hold"
+DISK: Final = "disk"
+NOTE: Final = "note"
 SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
@@ -61,12 +71,26 @@ def parse(text: str) -> dict[str, Rule]:
     for item in text.split(","):
         step, _, action = item.strip().partition("=")
         what, _, figure = action.partition(":")
+        if (step, what) == (DISK, NOTE):
+            rules[step] = Rule(what, float(figure or 0))
+            continue
         if step not in STEPS:
             raise ValueError(f"there is no step {step!r}; there are {', '.join(STEPS)}")
         if what != HOLD and what not in SIGNALS:
             raise ValueError(f"{item!r} is neither hold:SECONDS nor kill nor stop")
         rules[step] = Rule(what, float(figure or (0 if what == HOLD else 1)))
     return rules
+
+
+def note_calls(patch: MonkeyPatch, sync_seconds: float) -> None:
+    """Everything that the disk of this process is asked for from its opening on is noted."""
+    begin = FileDisk.__init__
+
+    def begin_with_notes(self: FileDisk, path: str | Path, **options: Any) -> None:
+        patch.setattr(disk, "os", LastingRecorder(Path(path), sync_seconds))
+        begin(self, path, **options)
+
+    patch.setattr(FileDisk, "__init__", begin_with_notes)
 
 
 def hold_up(patch: MonkeyPatch, steps: Iterable[str], reached: Callable[[Proceed], None]) -> None:
@@ -117,10 +141,24 @@ class Failpoints:
             own_loop(runner)
 
         patch.setattr(NodeRunner, "own_loop", own_loop_and_tell)
-        hold_up(patch, self._rules, self.reached)
+        hold_up(patch, [step for step in self._rules if step in STEPS], self.reached)
+        if DISK in self._rules:
+            note_calls(patch, self._rules[DISK].figure)
+
+
+def pass_on(patch: MonkeyPatch, text: str) -> None:
+    """Nodes that this process starts have the same rules."""
+    command_of = launcher.node_command
+
+    def command_with_rules(config: Path, name: str, options: Sequence[str]) -> list[str]:
+        words = command_of(config, name, options)
+        return [*program(text), *words[len(ANTIPHON) :]]
+
+    patch.setattr(launcher, "node_command", command_with_rules)
 
 
 if __name__ == "__main__":
     with MonkeyPatch.context() as for_this_process:
         Failpoints(parse(sys.argv[1])).install(for_this_process)
+        pass_on(for_this_process, sys.argv[1])
         sys.exit(main(sys.argv[2:]))

@@ -24,6 +24,11 @@ ROOT = Path(__file__).parents[1]
 ANTIPHON = [sys.executable, "-m", "antiphon.cli.main"]
 
 
+def program(failpoints: str = "") -> list[str]:
+    """The words of a command line before those of `antiphon`; for `failpoints` see that module."""
+    return [sys.executable, "-m", "tests.failpoints", failpoints] if failpoints else ANTIPHON
+
+
 def antiphon(
     *words: str, url: str | None = None, stdin: str | None = None, timeout: float = 120
 ) -> subprocess.CompletedProcess[str]:
@@ -42,14 +47,16 @@ def antiphon(
 class Server:
     """An embedded message system in a process of its own."""
 
-    def __init__(self, data: Path, *options: str) -> None:
+    def __init__(self, data: Path, *options: str, failpoints: str = "") -> None:
+        """For `failpoints` see that module."""
         self.data = data
         self.errors = data.with_name(data.name + ".stderr")
         with self.errors.open("a") as errors:
             self.process = subprocess.Popen(
-                [*ANTIPHON, "up", "--data", str(data), "--port", "0", "--json", *options],
+                [*program(failpoints), "up", "--data", str(data), "--port", "0", "--json", *options],
                 stdout=subprocess.PIPE,
                 stderr=errors,
+                cwd=ROOT,
             )
         self.ready: dict[str, Any] = {}
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from antiphon.runtime import launcher
 from tests import failpoints
 from tests.failpoints import Failpoints, Proceed, Rule, parse
 
@@ -18,11 +20,12 @@ def nothing() -> None:
 
 
 def test_each_step_has_its_rule() -> None:
-    assert parse("tx.prepare=hold:0.5, tx.decide=kill,tx.finish=stop:3,tx.forget=hold") == {
+    assert parse("tx.prepare=hold:0.5, tx.decide=kill,tx.finish=stop:3,tx.forget=hold,disk=note:0.02") == {
         "tx.prepare": Rule("hold", 0.5),
         "tx.decide": Rule("kill", 1),
         "tx.finish": Rule("stop", 3),
         "tx.forget": Rule("hold", 0),
+        "disk": Rule("note", 0.02),
     }
 
 
@@ -33,6 +36,7 @@ def test_each_step_has_its_rule() -> None:
         ("tx.decide=hold:soon", "could not convert"),
         ("tx.decide=explode", "neither hold:SECONDS nor kill nor stop"),
         ("tx.decide", "neither hold"),
+        ("disk=hold:1", "no step 'disk'"),
     ],
 )
 def test_what_makes_no_sense_is_refused(text: str, reason: str) -> None:
@@ -70,3 +74,11 @@ def test_a_signal_comes_the_time_that_was_asked_for(monkeypatch: pytest.MonkeyPa
 
     assert asyncio.run(reach(2)) == []
     assert asyncio.run(reach(4)) == [signal.SIGKILL]
+
+
+def test_nodes_that_are_started_have_the_same_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = launcher.node_command(Path("cluster.toml"), "mm-a-1", ["--faults", "rules"])
+    failpoints.pass_on(monkeypatch, "disk=note")
+    words = launcher.node_command(Path("cluster.toml"), "mm-a-1", ["--faults", "rules"])
+    assert words[1:5] == ["-m", "tests.failpoints", "disk=note", "node"]
+    assert words[4:] == plain[plain.index("node") :]
