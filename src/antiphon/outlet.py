@@ -33,6 +33,8 @@ Parcel = TypeVar("Parcel")
 
 _LANES: Final = {message: kind.lane for message, kind in KINDS.items() if kind.lane is not None}
 _LATE: Final = frozenset([message for message, kind in KINDS.items() if kind.is_late])
+PERIODIC: Final = frozenset([message for message, kind in KINDS.items() if kind.is_periodic])
+"""The loss of the last of these need not be noticed."""
 
 LATE_NS: Final = 5_000_000
 SPARE_NS: Final = 5_000_000
@@ -56,7 +58,7 @@ class Outlet(Generic[Parcel]):
         peers: Mapping[int, Peer] | None = None,
         is_spare: Callable[[int], bool] | None = None,
     ) -> None:
-        self.pack = pack
+        self._pack = pack
         self._last: said.BusMessage | None = None
         self._packed: Parcel
         self._out: list[tuple[int | Lane, Parcel]] = []
@@ -112,7 +114,7 @@ class Outlet(Generic[Parcel]):
         gathered = self._gathered
         if gathered:
             message = gathered[0] if len(gathered) == 1 else said.Envelopes(tuple(gathered))
-            self._out.append((Lane.DATA, self.pack(message)))
+            self._out.append((Lane.DATA, self._pack(message)))
             self._gathered, self._gathered_bytes = [], 0
 
     def flush(self, now_ns: int) -> list[tuple[int | Lane, Parcel]]:
@@ -140,7 +142,7 @@ class Outlet(Generic[Parcel]):
     def _pack_once(self, message: said.BusMessage) -> Parcel:
         # A message to several members usually comes several times in a row.
         if message is not self._last:
-            self._last, self._packed = message, self.pack(message)
+            self._last, self._packed = message, self._pack(message)
         return self._packed
 
     def _gather(self, data: said.Data) -> None:

@@ -33,6 +33,8 @@ def section(kind: Kind) -> str:
         lane = "to one node"
     else:
         lane = f"lane {kind.lane.name}" + (", replicas may hear it late" if kind.is_late else "")
+    if kind.is_periodic:
+        lane += ", at intervals"
     vote = " It counts only from the disk that the configuration lists." if kind.is_vote else ""
     lines = [
         f"## {kind.number} {message.__name__}",

@@ -478,6 +478,7 @@ class Commit(BusMessage):
     10,
     to=(MEMBER, DATA_SERVER, SEQUENCER, COMMIT_SERVER, CHECKPOINT_SERVER, JOINER, PRODUCER, LISTENER),
     lane=Lane.CONTROL,
+    is_periodic=True,
 )
 @dataclass(frozen=True, slots=True)
 class Heartbeat(BusMessage):
@@ -492,7 +493,7 @@ class Heartbeat(BusMessage):
     space: SpaceField = SpaceState.AMPLE
 
 
-@declare(11, to=SEQUENCER, lane=TO_ONE, is_vote=True)
+@declare(11, to=SEQUENCER, lane=TO_ONE, is_periodic=True, is_vote=True)
 @dataclass(frozen=True, slots=True)
 class HeartbeatAck(BusMessage):
     """A commit server answers a heartbeat, so that the sequencer knows it still leads a quorum; also tells
@@ -789,7 +790,7 @@ class CheckpointReport(BusMessage):
     took_ms: U64
 
 
-@declare(26, to=(MEMBER, JOINER, PRESENCE, LISTENER), lane=Lane.CONTROL)
+@declare(26, to=(MEMBER, JOINER, PRESENCE, LISTENER), lane=Lane.CONTROL, is_periodic=True)
 @dataclass(frozen=True, slots=True)
 class Presence(BusMessage):
     """Every member to its channels, periodically: liveness and drift only, never safety."""

@@ -61,6 +61,8 @@ class Kind:
     lane: Lane | None
     is_late: bool
     """Client managers wait for it, and replicas do not: they may hear it with the next message to them."""
+    is_periodic: bool
+    """Its sender sends it at intervals, and the next one makes up for a lost one."""
     is_vote: bool
     """It counts for something, and so only from the disk that the configuration lists."""
 
@@ -76,6 +78,7 @@ def declare(
     lane: Lane | None,
     sometimes: tuple[Machine, ...] = (),
     is_late: bool = False,
+    is_periodic: bool = False,
     is_vote: bool = False,
     by_hand: Field[Any] | None = None,
 ) -> Callable[[type[M]], type[M]]:
@@ -95,6 +98,7 @@ def declare(
             sometimes=frozenset(sometimes),
             lane=lane,
             is_late=is_late,
+            is_periodic=is_periodic,
             is_vote=is_vote,
         )
         return message

@@ -22,7 +22,7 @@ from antiphon.bus import effects as bus
 from antiphon.bus import messages as said
 from antiphon.errors import ProtocolError
 from antiphon.node import InChannel
-from antiphon.outlet import Outlet
+from antiphon.outlet import PERIODIC, Outlet
 from antiphon.transport.interface import ArrivedFrame, Peer, Transport
 from antiphon.wire.lanes import Lane
 from antiphon.wire.primitives import Buffer
@@ -32,7 +32,8 @@ log = logging.getLogger("antiphon.bus")
 # Past the constructor of a tuple with names: there are some for every frame.
 _new: Final = tuple.__new__
 
-Pack = Callable[[said.BusMessage], Sequence[Buffer]]
+Parcel = tuple[Sequence[Buffer], bool]
+"""The buffers of a frame, and whether it is periodic."""
 Take = Callable[[list[InChannel]], None]
 CarryOut = Callable[[bus.Effect], None]
 
@@ -55,8 +56,8 @@ class BusPort:
         self._take = take
         self._otherwise = otherwise
         room = transport.whole_bytes - len(header.group)
-        pack: Pack = codec.Encoder(header).encode_parts
-        self._outlet = Outlet(pack, room, node=header.sender, peers=peers, is_spare=is_spare)
+        self._encode = codec.Encoder(header).encode_parts
+        self._outlet = Outlet(self._pack, room, node=header.sender, peers=peers, is_spare=is_spare)
         self._timer: asyncio.TimerHandle | None = None
         self._decode = codec.Decoder().decode
         transport.deliver = self._deliver
@@ -74,7 +75,7 @@ class BusPort:
         elif kind is bus.Reconfigured:
             self._outlet.settle()
             self._header = self._header._replace(config_id=effect.config.config_id)  # type: ignore[union-attr]
-            self._outlet.pack = codec.Encoder(self._header).encode_parts
+            self._encode = codec.Encoder(self._header).encode_parts
         else:
             self._otherwise(effect)
 
@@ -99,13 +100,16 @@ class BusPort:
             self._transport.flush()
         self._arm()
 
-    def _send(self, frames: list[tuple[int | Lane, Sequence[Buffer]]]) -> None:
+    def _pack(self, message: said.BusMessage) -> Parcel:
+        return self._encode(message), type(message) in PERIODIC
+
+    def _send(self, frames: list[tuple[int | Lane, Parcel]]) -> None:
         transport = self._transport
-        for to, buffers in frames:
+        for to, (buffers, is_periodic) in frames:
             if type(to) is Lane:
-                transport.multicast(to, buffers)
+                transport.multicast(to, buffers, is_periodic=is_periodic)
             else:
-                transport.send(to, buffers)
+                transport.send(to, buffers, is_periodic=is_periodic)
 
     def _deliver(self, arrived: list[ArrivedFrame]) -> None:
         events: list[InChannel] = []

@@ -117,19 +117,19 @@ class Driver(ABC):
                 timer.cancel()
         await self._close()
 
-    def send(self, to: int, buffers: Sequence[Buffer]) -> None:
-        self._say(UNICAST + to, buffers)
+    def send(self, to: int, buffers: Sequence[Buffer], *, is_periodic: bool = False) -> None:
+        self._say(UNICAST + to, buffers, is_periodic)
 
-    def multicast(self, lane: Lane, buffers: Sequence[Buffer]) -> None:
-        self._say(LANE + lane, buffers)
+    def multicast(self, lane: Lane, buffers: Sequence[Buffer], *, is_periodic: bool = False) -> None:
+        self._say(LANE + lane, buffers, is_periodic)
 
-    def _say(self, stream: int, buffers: Sequence[Buffer]) -> None:
+    def _say(self, stream: int, buffers: Sequence[Buffer], is_periodic: bool) -> None:
         if not self._is_open:
             return
         if not self._has_room(stream):
             self._link.counters[self._whose(stream)].dropped += 1
             return
-        self._link.send(stream, buffers)
+        self._link.send(stream, buffers, is_periodic=is_periodic)
         if self.flushes_itself:
             self._schedule()
 

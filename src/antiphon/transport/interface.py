@@ -156,10 +156,11 @@ class Transport(Protocol):
     async def close(self) -> None:
         """Send what waits, as far as the sockets take it, and close them."""
 
-    def send(self, to: int, buffers: Sequence[Buffer]) -> None:
-        """Send a frame to one other member, with the next `flush` or at the end of this round."""
+    def send(self, to: int, buffers: Sequence[Buffer], *, is_periodic: bool = False) -> None:
+        """Send a frame to one other member, with the next `flush` or at the end of this round. For a periodic
+        frame the next one makes up: the transport need not see to it that its loss is noticed."""
 
-    def multicast(self, lane: Lane, buffers: Sequence[Buffer]) -> None:
+    def multicast(self, lane: Lane, buffers: Sequence[Buffer], *, is_periodic: bool = False) -> None:
         """Send a frame to all other members that listen to this lane."""
 
     def flush(self) -> None:

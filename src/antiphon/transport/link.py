@@ -8,7 +8,8 @@ What it promises
           to be alive.
     LNK2  Where `is_repairing`, a lost datagram is asked for until it comes or `give_up_ms` are over. Senders
           announce the heads of their streams, soon after the last datagram and then less and less often, so
-          that the loss of the last one is noticed too.
+          that the loss of the last one is noticed too; but not for datagrams with periodic frames alone, for
+          which the next one makes up.
     LNK3  A datagram that is not genuine, not fresh, or not for this member changes a counter and nothing
           else.
 
@@ -122,7 +123,9 @@ class _OutgoingStream:
         "heads_at_ns",
         "heads_interval_ns",
         "is_dirty",
+        "is_lasting",
         "is_unicast",
+        "lasting_end",
         "packer",
         "quiet_ns",
         "sealed",
@@ -146,10 +149,18 @@ class _OutgoingStream:
         self.store = store
         self.counters = counters
         self.is_dirty = False
+        # Is a frame that waits to be sealed not periodic? And the number behind the last such datagram.
+        self.is_lasting = False
+        self.lasting_end = 0
         self.heads_at_ns: int | None = None
         self.heads_interval_ns = HEADS_NS
         # From when on the stream was quiet for so long that its last datagram needs an announcement.
         self.quiet_ns = 0
+
+    @property
+    def can_be_missed(self) -> bool:
+        """Is a datagram kept whose loss the next one would not make up for?"""
+        return self.store is not None and self.store.oldest < self.lasting_end
 
 
 class NodeLink:
@@ -220,11 +231,13 @@ class NodeLink:
         out.heads_interval_ns = HEADS_NS
         self._say_heads(now_ns, out)
 
-    def send(self, stream: int, buffers: Sequence[Buffer]) -> None:
+    def send(self, stream: int, buffers: Sequence[Buffer], *, is_periodic: bool = False) -> None:
         """A frame for one stream: a lane, or `UNICAST` + a member."""
         out = self._streams[stream]
         out.packer.add(buffers)
         out.counters.frames_sent += 1
+        if not is_periodic:
+            out.is_lasting = True
         if not out.is_dirty:
             out.is_dirty = True
             self.dirty.append(out)
@@ -250,12 +263,19 @@ class NodeLink:
             counters.datagrams_sent += 1
             counters.bytes_sent += len(body) + OVERHEAD_BYTES
             self.outgoing.append((destination, datagram))
-        if store is not None:
+        if store is None:
+            return
+        if out.is_lasting:
+            out.is_lasting = False
+            out.lasting_end = sealed.next
             out.heads_interval_ns = HEADS_NS
             out.quiet_ns = now_ns + HEADS_NS
             if out.heads_at_ns is None or out.heads_at_ns > out.quiet_ns:
                 out.heads_at_ns = out.quiet_ns
                 self._wake(out.heads_at_ns)
+        else:
+            # Perhaps no head is announced for long.
+            store.expire(now_ns)
 
     def _talk(self, out: _OutgoingStream, body: bytes) -> None:
         out.counters.datagrams_sent += 1
@@ -498,7 +518,7 @@ class NodeLink:
                 heads += self._quiet_heads(out.destination - UNICAST)
         self._talk(out, p.pack_heads(heads))
         out.heads_at_ns = now_ns + out.heads_interval_ns
-        is_idle = out.store is not None and not out.store
+        is_idle = out.store is not None and not out.can_be_missed
         most_ns = IDLE_HEADS_NS_MAX if is_idle else HEADS_NS_MAX
         out.heads_interval_ns = min(2 * out.heads_interval_ns, most_ns)
         self._wake(out.heads_at_ns)
@@ -543,10 +563,10 @@ class NodeLink:
             # Later datagrams of the stream show a loss before it.
             out.heads_at_ns = out.quiet_ns
             self._wake(out.heads_at_ns)
-        elif out.is_unicast or out.store:
+        elif out.is_unicast or out.can_be_missed:
             self._say_heads(now_ns, out)
         else:
-            # The multicasts of this stream are too old to be asked for.
+            # The multicasts of this stream are too old to be asked for, or need not be.
             out.heads_at_ns = None
 
     def _look_at_member(self, now_ns: int, member: PeerMember) -> None:

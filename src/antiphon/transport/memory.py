@@ -71,11 +71,11 @@ class MemoryTransport:
         if self._timer is not None:
             self._timer.cancel()
 
-    def send(self, to: int, buffers: Sequence[Buffer]) -> None:
+    def send(self, to: int, buffers: Sequence[Buffer], *, is_periodic: bool = False) -> None:
         self._counters[to].frames_sent += 1
         self._hand_over(to, b"".join(buffers))
 
-    def multicast(self, lane: Lane, buffers: Sequence[Buffer]) -> None:
+    def multicast(self, lane: Lane, buffers: Sequence[Buffer], *, is_periodic: bool = False) -> None:
         self._counters[self.settings.node].frames_sent += 1
         frame = b"".join(buffers)
         for node in self.settings.others:

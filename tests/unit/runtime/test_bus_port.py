@@ -34,16 +34,18 @@ ACK = m.HeartbeatAck(1, 4)
 class NotingTransport:
     def __init__(self) -> None:
         self.sent: list[tuple[int | Lane, Sequence[Buffer]]] = []
+        self.periodic: list[int | Lane] = []
         self.flushes = 0
         self.flushed = asyncio.Event()
         self.whole_bytes = 1_000
         self.deliver: Any = None
 
-    def send(self, to: int, buffers: Sequence[Buffer]) -> None:
+    def send(self, to: int | Lane, buffers: Sequence[Buffer], *, is_periodic: bool = False) -> None:
         self.sent.append((to, buffers))
+        if is_periodic:
+            self.periodic.append(to)
 
-    def multicast(self, lane: Lane, buffers: Sequence[Buffer]) -> None:
-        self.sent.append((lane, buffers))
+    multicast = send
 
     def flush(self) -> None:
         self.flushes += 1
@@ -77,6 +79,7 @@ def test_each_message_takes_its_lane() -> None:
     desk.carry_out(Send(3, ACK))
     desk.port.flush()
     assert [to for to, _ in desk.transport.sent] == [Lane.CONTROL, Lane.DELIVERIES, 3, Lane.DATA]
+    assert desk.transport.periodic == [Lane.CONTROL, 3]
     for (_, parts), message in zip(desk.transport.sent, (HEARTBEAT, deliver, ACK, DATA), strict=True):
         header, decoded = decode(b"".join(parts))
         assert decoded == message

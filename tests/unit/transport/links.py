@@ -114,8 +114,8 @@ class Network:
                     link.on_timer(self.now_ns)
         self.now_ns = end_ns
 
-    def say(self, node: int, stream: int, frame: bytes) -> None:
-        self.links[node].send(stream, [frame])
+    def say(self, node: int, stream: int, frame: bytes, *, is_periodic: bool = False) -> None:
+        self.links[node].send(stream, [frame], is_periodic=is_periodic)
 
     def heard(self, node: int) -> list[bytes]:
         """The frames that came out at a member so far."""

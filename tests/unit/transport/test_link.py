@@ -241,6 +241,32 @@ def test_how_far_a_stream_is_is_said_every_second_while_it_can_be_had_and_then_e
     assert words_in(100) >= 3, "itself, and soon after it how far the stream is"
 
 
+@pytest.mark.parametrize("stream", [DATA, UNICAST + 2])
+def test_how_far_a_stream_is_is_not_said_for_periodic_frames(stream: int) -> None:
+    network = two()
+    network.passes(ms=20_000)
+    before = len(network.carried)
+    for number in range(80):
+        network.say(1, stream, b"%d" % number, is_periodic=True)
+        network.passes(ms=50)
+    sent = [to for sender, to, _ in network.carried[before:] if sender == 1]
+    assert len(sent) <= 80 + 1, "a sign of life every four seconds"
+    assert len(network.links[1]._streams[stream].store or ()) <= 3_000 // 50, "and they are kept for a time"
+
+
+@pytest.mark.parametrize("stream", [DATA, UNICAST + 2])
+def test_a_periodic_frame_does_not_delay_the_news_of_a_loss(stream: int) -> None:
+    network = two()
+    lose_once(network, stream, 0, 1, 2)
+    network.say(1, stream, b"lost")
+    network.passes(ms=10)
+    network.say(1, stream, b"periodic", is_periodic=True)
+    network.passes(ms=5)
+    network.say(1, stream, b"periodic, too", is_periodic=True)
+    network.passes(ms=15)
+    assert b"lost" in network.heard(2)
+
+
 def test_over_streams_that_lose_nothing_a_sign_of_life_comes_every_second() -> None:
     network = Network(*(settings_of(node, members=2) for node in (1, 2)), is_repairing=False)
     network.passes(10_000)
