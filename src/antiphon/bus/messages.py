@@ -476,7 +476,17 @@ class Commit(BusMessage):
 
 @declare(
     10,
-    to=(MEMBER, DATA_SERVER, SEQUENCER, COMMIT_SERVER, CHECKPOINT_SERVER, JOINER, PRODUCER, LISTENER),
+    to=(
+        MEMBER,
+        DATA_SERVER,
+        SEQUENCER,
+        COMMIT_SERVER,
+        CHECKPOINT_SERVER,
+        JOINER,
+        PRESENCE,
+        PRODUCER,
+        LISTENER,
+    ),
     lane=Lane.CONTROL,
     is_periodic=True,
 )

@@ -5,7 +5,8 @@ Where it sits
 
 What it promises
     PRS1  A node sends its presence every `presence_ms`, and sooner when its role changes or it has caught up
-          or fallen behind.
+          or fallen behind. When it sends or receives a heartbeat in the last third of that time, the
+          presence leaves in the same step: one wake-up serves both.
     PRS2  Presence is about liveness and drift only. No vote, no number and no confirmation rests on it.
     PRS3  A group of one node sends and receives none.
 
@@ -111,13 +112,16 @@ class PresenceKeeper:
         return self._said_at + interval_ms * MS
 
     def step(self, now_ns: int, events: Sequence[RoleEvent]) -> list[RoleEffect]:
+        early_ns = 0
         for event in events:
             if type(event) is Received:
                 self.hear(now_ns, event.sender)
                 if type(event.message) is m.Presence:
                     self._note(event.sender, event.message, event.disk_id)
+                elif type(event.message) is m.Heartbeat:
+                    early_ns = self._config.presence_ms * MS // 3
         deadline = self.next_deadline_ns()
-        if deadline is None or now_ns < deadline:
+        if deadline is None or now_ns < deadline - early_ns:
             return []
         self._said, self._said_at = (self.role, self.is_synchronized), now_ns
         presence = m.Presence(

@@ -704,7 +704,8 @@ class Reign:
         seen, listed = presence.seen(server), config.disk_of(server)
         if seen is None or presence.is_silent(server, 0, now_ns) or (listed and seen.disk_id != listed):
             return False
-        return seen.is_synchronized and self.committed_upto - seen.applied < config.window_entries
+        # A presence leaves with a heartbeat: it may never tell of the entry that this heartbeat numbers.
+        return seen.is_synchronized and self.committed_upto - seen.applied <= config.window_entries
 
     @property
     def _data_quantity(self) -> int:

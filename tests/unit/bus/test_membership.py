@@ -128,6 +128,24 @@ def test_a_configuration_whose_servers_are_not_there_is_not_begun() -> None:
     assert len(submitted(chair.step(ConfigProposed(wanted)))) == 1, "two of three will do"
 
 
+@pytest.mark.parametrize("lag", [1, 2])
+def test_a_node_that_is_a_window_behind_is_ready(lag: int) -> None:
+    """A presence leaves with a heartbeat. If each such heartbeat numbers an entry (a TICK, while envelopes
+    wait for a copy), no presence ever tells of the last one, and a new disk would never be listed.
+    """
+    chair = lead_three(window_entries=1)
+    reign = chair.sequencer.reign
+    assert reign is not None
+    for server in (1, 2):
+        chair.hear(m.ProducerOpen(server, bytes(16)), server)
+        for acknowledging in (1, 2):
+            chair.acknowledge(reign.log.last, acknowledging)
+    told = m.Presence("", "", reign.committed_upto - lag, True, b"", 0)
+    chair.presence.step(chair.now_ns, [Received(2, told), Received(3, told)])
+    is_proposed = bool(submitted(chair.step(ConfigProposed(grown(chair.config)))))
+    assert is_proposed is (lag == 1)
+
+
 @pytest.mark.parametrize(
     ("keepers", "wanted", "ready", "may"),
     [

@@ -34,6 +34,16 @@ def test_a_node_says_that_it_is_there_at_once_and_then_every_so_often() -> None:
     assert len(said(here.step(1_200 * MS, []))) == 1
 
 
+def test_a_presence_leaves_with_a_heartbeat_that_comes_shortly_before_it_is_due() -> None:
+    here = keeper(presence_ms=240)
+    beat = Received(2, m.Heartbeat(1, 0, 0, 1, 0, True))
+    here.step(1_000 * MS, [])
+    assert here.step(1_159 * MS, [beat]) == []
+    assert here.step(1_160 * MS, []) == []
+    assert len(said(here.step(1_160 * MS, [beat]))) == 1
+    assert here.next_deadline_ns() == 1_400 * MS
+
+
 def test_a_change_is_told_before_its_time_but_not_more_often_than_a_heartbeat() -> None:
     here = keeper(presence_ms=200, heartbeat_ms=50)
     here.step(1_000 * MS, [])
