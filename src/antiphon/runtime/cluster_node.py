@@ -79,7 +79,7 @@ FORMAT_SECONDS: Final = 60.0
 one can cost messages, so that no voter may be unheard."""
 CHANNELS_SECONDS: Final = 10.0
 
-LOOK_SECONDS: Final = 0.1
+LOOK_NS: Final = 100_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,12 +264,11 @@ async def _run_keeper(life: _Life, line: Line, disk: FileDisk, started: StartedN
     started.node.channels[channel].producer.window_bytes_max = line.transport.window_bytes
     with _until_failure(runner, storage.abandon):
         # First the network, then the disk: they work at the same time.
-        flushes = [port.flush, storage.flush]
+        flushes = [port.flush, storage.flush, _notices(life, started.node)]
         runner.begin_in({channel: port.carry_out}, flushes, _NoClients(), [line.transport.look])
         started.node.standing.is_established = True
         collect_seldom()
         life.announce(_ready(life, {}))
-        _look_for_notices(life, started.node)
         await _until_stop(life, runner)
         log.info("stopping")
     if _has_failed(runner):
@@ -279,20 +278,25 @@ async def _run_keeper(life: _Life, line: Line, disk: FileDisk, started: StartedN
     return 0
 
 
-def _look_for_notices(life: _Life, node: Node) -> None:
+def _notices(life: _Life, node: Node) -> Callable[[], None]:
+    """A function that logs the notices of all channels. It is for every step, and looks now and then; a node
+    takes a step with each of its presences."""
     names = {one.number: one.name for one in life.spec.nodes}
     notices = {channel: ChannelNotices(channel, life.node.number, names) for channel in node.channels}
+    look_at_ns = 0
 
     def look() -> None:
-        if life.stop.done():
+        nonlocal look_at_ns
+        now_ns = clock.now_ns()
+        if now_ns < look_at_ns or life.stop.done():
             # The others leave a node that stops one by one, and that is no news.
             return
+        look_at_ns = now_ns + LOOK_NS
         for channel, parts in node.channels.items():
-            for is_warning, text in notices[channel].look(clock.now_ns(), parts):
+            for is_warning, text in notices[channel].look(now_ns, parts):
                 log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
-        asyncio.get_running_loop().call_later(LOOK_SECONDS, look)
 
-    look()
+    return look
 
 
 class _NoClients:
@@ -330,9 +334,8 @@ async def _serve_clients(life: _Life) -> int:
         node.channels[line.group.group].producer.window_bytes_max = line.transport.window_bytes
         flushes.append(port.flush)
     with _until_failure(runner, lambda: None):
-        runner.begin_in(carry_out, flushes, client_port)
+        runner.begin_in(carry_out, [*flushes, _notices(life, node)], client_port)
         node.standing.is_established = True
-        _look_for_notices(life, node)
         await _wait_for_channels(life, runner, node)
         if not life.stop.done():
             await _listen(life, client_port)
