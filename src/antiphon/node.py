@@ -271,6 +271,8 @@ class Node:
                 self.observer.emitted(parts.name, changes)
             for change in changes:
                 self._perform_of_manager(parts, change)
+            if parts.replica is not None and parts.replica.is_at_rest and parts.manager.awaits_beat:
+                parts.for_replica.append(bus.BeatWanted())
 
     def _run_listener(self, parts: ChannelParts) -> None:
         listener, config = parts.listener, parts.producer.config

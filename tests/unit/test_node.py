@@ -1,15 +1,16 @@
-"""Node: in which order the machines of a process hear what one step brings."""
+"""Node: in which order the machines of a process hear what one step brings, and what they tell each other."""
 
 from __future__ import annotations
 
 from antiphon.bus.effects import Received
 from antiphon.bus.group import MS, GroupConfig
-from antiphon.bus.messages import Deliver, Heartbeat, SpaceState
+from antiphon.bus.messages import Credits, Deliver, Heartbeat, SpaceState
 from antiphon.client_manager.effects import ChannelEvent
 from antiphon.ids import make_epoch
 from antiphon.node import InChannel, Node
 from antiphon.standing import Agreed
 from antiphon.startup import ClientManagerStart, Identity, start_client_manager
+from tests.nodes import Cluster
 
 HERE = 9
 GROUP = GroupConfig.of(
@@ -61,3 +62,20 @@ def test_a_client_manager_hears_what_primaries_say_of_themselves_before_what_the
     node.step(2 * MS, 0, [said(Deliver(make_epoch(1, 1), 5, (), ())), *beats, beat(2, 1)])
     assert set(heard[:-1]) == {"TimeMissed", "PrimaryChanged"}
     assert heard[-1] == "Deliver"
+
+
+def test_a_client_manager_that_waits_for_a_heartbeat_ends_the_rest_of_the_sequencer() -> None:
+    cluster = Cluster(seed=1)
+    assert cluster.run_ms(5_000, done=lambda: any(one.replica.is_at_rest for one in cluster.lives.values()))
+    leader = cluster.lives[cluster.leader()]
+    primary = leader.manager.primary
+    assert primary is not None
+    term = primary.term
+    primary.delivery._streams.begin(9, run=1)
+    leader.take(Received(9, Credits(term, 1, (), 1), b""))
+    cluster.run_ms(1)
+    assert not leader.replica.is_at_rest
+    beats = leader.replica.beats
+    cluster.run_ms(leader.replica.config.heartbeat_ms + 5)
+    assert leader.replica.beats > beats
+    assert not leader.manager.awaits_beat, "a quorum has answered it"

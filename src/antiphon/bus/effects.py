@@ -337,6 +337,11 @@ class ConfigProposed:
 
 
 @dataclass(frozen=True, slots=True)
+class BeatWanted:
+    """A machine of this node waits until a quorum has answered a heartbeat; a sequencer at rest sends few."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogDamaged:
     """A record of this node about the order cannot be read any more.
 
@@ -459,6 +464,7 @@ Event = (
     | SpaceChanged
     | SpaceHeld
     | ConfigProposed
+    | BeatWanted
     | LogDamaged
 )
 

@@ -145,6 +145,16 @@ class GroupConfig:
         return bool(self.one_round) and is_both and self.data_quantity <= self.commit_quantity
 
     @property
+    def rest_beats(self) -> int:
+        """How many times `heartbeat_ms` lie between two heartbeats of a sequencer at rest.
+
+        Heartbeats stay as frequent as presences, and two of them in a row, or of their answers, may be lost
+        before a node suspects the sequencer, or the sequencer misses its quorum or a copy.
+        """
+        limit_ms = min(self.suspicion_ms, self.check_ms, self.copies_silence_ms)
+        return max(1, min(self.presence_ms, limit_ms // 3) // max(1, self.heartbeat_ms))
+
+    @property
     def unserved_ms(self) -> int:
         """How long a channel without a message of a primary is not yet unserved.
 

@@ -23,6 +23,10 @@ What it promises
     REI9  Fewer copies than usual are asked for once data servers were silent for `copies_silence_ms`, counted
           as in REI6, and never fewer than `min_copies`; more again when they are heard and have caught up. An
           entry of the order says so.
+    REI10  Heartbeats come every `heartbeat_ms`. When they have told all others the same for a while, and
+          nothing is left to do, the sequencer rests: one of `rest_beats` is sent, and takes the numbers of
+          those left out. When there is something to do, or another machine waits for a heartbeat, the next
+          one comes when it would have come without the rest.
 
 What it leaves to others
     `candidacy` begins a reign, `sequencer` ends it, `marking` says when a checkpoint is due. A replica that
@@ -145,6 +149,56 @@ class Portions:
         return [entries[start : start + self._most] for start in range(0, len(entries), self._most)]
 
 
+class BeatPlan:
+    """When the heartbeats of a reign are sent, and under which numbers (REI10)."""
+
+    __slots__ = (
+        "_beaten_at",
+        "_interval_ns",
+        "_rest",
+        "_said",
+        "_same",
+        "at",
+        "is_at_rest",
+        "last",
+        "recent",
+    )
+
+    def __init__(self, config: GroupConfig, now_ns: int) -> None:
+        self._interval_ns = max(1, config.heartbeat_ms * MS)
+        self._rest = config.rest_beats
+        self.at = self._beaten_at = now_ns
+        # What the last heartbeat said, and how many before it said the same.
+        self._said: tuple[object, ...] = ()
+        self._same = 0
+        self.is_at_rest = False
+        self.last = 0
+        self.recent = deque([0], maxlen=_BEATS_HEALTHY + 1)
+
+    def beat(self, now_ns: int, said: tuple[object, ...], *, is_calm: bool) -> None:
+        """A heartbeat is sent now. The numbers are a clock for client managers: those of heartbeats that were
+        left out are left out, too."""
+        passed = (now_ns - self._beaten_at) // self._interval_ns
+        self.last += max(1, min(passed, self._rest))
+        self.recent.append(self.last)
+        self._same = self._same + 1 if said == self._said else 0
+        self._said = said
+        self.is_at_rest = is_calm and self._rest > 1 and self._same >= self._rest
+        self._beaten_at = now_ns
+        self.at = now_ns + (self._rest if self.is_at_rest else 1) * self._interval_ns
+
+    def has_told(self, news: tuple[object, ...]) -> bool:
+        return self._said[: len(news)] == news
+
+    def hurry(self, now_ns: int) -> None:
+        """End the rest."""
+        if self.is_at_rest:
+            self.is_at_rest = False
+            self._same = 0
+            passed = max(0, now_ns - self._beaten_at) // self._interval_ns
+            self.at = min(self.at, self._beaten_at + (passed + 1) * self._interval_ns)
+
+
 class Reign:
     """One epoch of one sequencer, from the first entry that it may number to its end."""
 
@@ -195,9 +249,8 @@ class Reign:
         self._catching_up: dict[int, int] = {}
         # The starts sent since the heartbeat before the last: (server, kept through) -> when.
         self._started: dict[tuple[int, int], int] = {}
+        self._plan = BeatPlan(config, now_ns)
         # Heartbeats that no quorum has answered yet: nonce -> when it was sent.
-        self._beat_at = now_ns
-        self._nonce = 0
         self._unanswered: dict[int, int] = {}
         self._answered: dict[int, int] = {}
         # The last heartbeat, and the last that a quorum has answered: that quorum follows no later sequencer.
@@ -486,7 +539,11 @@ class Reign:
     # -- timers ------------------------------------------------------------------------------------
 
     def next_deadline_ns(self) -> int:
-        return self._beat_at
+        return self._plan.at
+
+    @property
+    def is_at_rest(self) -> bool:
+        return self._plan.is_at_rest
 
     def beat(self, now_ns: int, applied: int, is_serving: bool, out: list[RoleEffect]) -> bool:
         """Send a heartbeat and do what is due with each; False when no quorum answers any more."""
@@ -494,15 +551,17 @@ class Reign:
         oldest = min(self._unanswered.values(), default=now_ns)
         if now_ns - oldest >= config.check_ms * MS:
             return False
-        self._nonce += 1
-        self.beats = (self._nonce, self.beats[1])
-        self._unanswered[self._nonce] = now_ns
-        self._beat_at = now_ns + config.heartbeat_ms * MS
+        is_applied = is_serving and applied >= self.committed_upto
+        is_calm = is_applied and not self._unanswered and not self._is_busy
+        self._plan.beat(now_ns, (*self._news, applied, is_serving), is_calm=is_calm)
+        nonce = self._plan.last
+        self.beats = (nonce, self.beats[1])
+        self._unanswered[nonce] = now_ns
         beat = m.Heartbeat(
             self.epoch,
             self.committed_upto,
             self.stable_checkpoint,
-            self._nonce,
+            nonce,
             applied,
             is_serving,
             self.space,
@@ -521,13 +580,36 @@ class Reign:
             self._replace_disk(now_ns)
         return True
 
+    @property
+    def _news(self) -> tuple[object, ...]:
+        return self.committed_upto, self.stable_checkpoint, self.space
+
+    @property
+    def _is_busy(self) -> bool:
+        """Is anything left to do that a heartbeat would tell or do?"""
+        return (
+            self._uncommitted > 0
+            or self._has_refused
+            or any(self._waiting.values())
+            or any(have < self.log.last for have in self._match.values())
+        )
+
+    def wake(self, now_ns: int) -> None:
+        """End the rest if there is something to tell or to do (REI10)."""
+        if self.is_at_rest and (self._is_busy or not self._plan.has_told(self._news)):
+            self.hurry(now_ns)
+
+    def hurry(self, now_ns: int) -> None:
+        """End the rest: a machine waits for a heartbeat."""
+        self._plan.hurry(now_ns)
+
     def on_heartbeat_ack(self, server: int, nonce: int) -> None:
         """A commit server has promised no later epoch."""
         self._answered[server] = max(self._answered.get(server, 0), nonce)
         answered = sorted(self._answered.values(), reverse=True)
         quantity = self._config.commit_quantity
         reached = answered[quantity - 1] if len(answered) >= quantity else 0
-        self.beats = (self._nonce, reached)
+        self.beats = (self._plan.last, reached)
         for old in [sent for sent in self._unanswered if sent <= reached]:
             del self._unanswered[old]
 
@@ -755,7 +837,7 @@ class Reign:
             server
             for server in self._config.commit_servers
             if server != node
-            and self._nonce - self._answered.get(server, 0) <= _BEATS_HEALTHY
+            and self._answered.get(server, 0) >= self._plan.recent[0]
             and self._match.get(server, -1) >= self.committed_upto
         ]
         return len(healthy) >= self._config.commit_quantity

@@ -45,6 +45,7 @@ from antiphon.bus.effects import (
     Alarm,
     Append,
     Apply,
+    BeatWanted,
     CheckpointFailed,
     CheckpointRead,
     CheckpointWritten,
@@ -150,6 +151,8 @@ class Replica:
         self._epoch_told = 0
         # The last heartbeat of the reign, and the last one that a quorum has answered.
         self.beats = NO_BEATS
+        # Does this node lead, and send heartbeats more rarely than `heartbeat_ms` (`BeatWanted`)?
+        self.is_at_rest = False
         # The checkpoint server's `needed_n` at the end of the last step.
         self._needed_n = 0
         self._numbers_on_arrival = config.numbers_on_arrival
@@ -255,6 +258,7 @@ class Replica:
             SpaceChanged: (self._sequencer_seat, self._commit_seat, *holds),
             SpaceHeld: (self._commit_seat,),
             ConfigProposed: (self._sequencer_seat,),
+            BeatWanted: (self._sequencer_seat,),
         }
         if self._lacks_state:
             self._seats = (self._member_seat, self._commit_seat, *others)
@@ -507,6 +511,7 @@ class Replica:
             self._data_waits = waits
             out.append(DataWaits(waits))
         self.beats = reign.beats if reign is not None else NO_BEATS
+        self.is_at_rest = reign is not None and reign.is_at_rest
         if self._presence_seat is not None:
             self._tell_standing(self._presence_seat)
         if self._checkpoint_server.needed_n or self._needed_n:

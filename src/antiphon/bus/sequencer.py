@@ -32,6 +32,7 @@ from antiphon.bus.candidacy import Candidacy
 from antiphon.bus.chance import Chance
 from antiphon.bus.commit_server import CommitServer, DurableEpochs
 from antiphon.bus.effects import (
+    BeatWanted,
     ConfigProposed,
     EnvelopesArrived,
     Received,
@@ -164,11 +165,14 @@ class Sequencer:
                 self._note_space(now_ns, event)
             elif type(event) is ConfigProposed and self.reign is not None:
                 self.reign.propose_config(now_ns, event.config)
+            elif type(event) is BeatWanted and self.reign is not None:
+                self.reign.hurry(now_ns)
         self._on_epoch(self._epochs.promised, now_ns)
         self._keep_time(now_ns, out)
         if self.reign is not None:
             self.reign.forget(self._commit_server.log.base)
             self.reign.flush(now_ns, out)
+            self.reign.wake(now_ns)
             if self.reign.is_over:
                 self._hand_over(now_ns, out)
         return out

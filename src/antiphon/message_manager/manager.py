@@ -249,6 +249,12 @@ class MessageManager:
         primary = self._channel.primary
         return primary is not None and primary.delivery.beaten(beat, answered)
 
+    @property
+    def awaits_beat(self) -> bool:
+        """Does a client manager wait until a quorum has answered a heartbeat?"""
+        primary = self._channel.primary
+        return primary is not None and primary.delivery.awaits_beat
+
     def receive(self, now_ns: int, sender: int, message: BusMessage) -> None:
         """Take a message; those for the primary are dropped elsewhere, and their senders repeat them."""
         self._now_ns = now_ns

@@ -185,6 +185,18 @@ def test_clocks_of_different_rates_do_not_look_like_a_sleep() -> None:
     assert [TimeMissed()] not in told
 
 
+def test_a_primary_at_rest_is_a_clock_too() -> None:
+    """Of the heartbeats of a sequencer at rest one in `rest_beats` is sent, with its own number."""
+    listener, rest = listening(40), GROUP.rest_beats
+    assert rest > 1
+    rare = range(40 + rest, 100, rest)
+    told = [news(listener, heartbeat(1, 2, nonce=nonce), now_ns=nonce * BEAT_NS) for nonce in rare]
+    assert not any(told)
+    woke_ns = rare[-1] * BEAT_NS + 1
+    nonce = rare[-1] + rest * (1 + 2 * SLEPT // rest)
+    assert news(listener, heartbeat(1, 2, nonce=nonce), now_ns=woke_ns) == [TimeMissed()]
+
+
 def test_another_primary_counts_anew() -> None:
     listener = listening(40)
     changed = PrimaryChanged(make_epoch(2, 3), 3)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from antiphon.bus import messages as m
 from antiphon.bus.effects import (
     Alarm,
+    BeatWanted,
     Multicast,
     Received,
     RoleEffect,
@@ -639,3 +642,105 @@ def test_a_sequencer_numbers_nothing_while_it_waits_and_goes_on_when_the_wait_is
     assert numbered(chair.report(Mid(1, pe, 3))) == []
     assert numbered(keep_leading(chair, 300)) == []
     assert numbered(keep_leading(chair, 300)) == [(5, 3)]
+
+
+# -- rest ------------------------------------------------------------------------------------------
+
+BEAT_NS = 50 * MS
+REST = 3
+
+
+def resting() -> Chair:
+    """A sequencer that has told everything; two of three answer."""
+    chair = lead_three(heartbeat_ms=50)
+    assert chair.config.rest_beats == REST
+    chair.open(2)
+    reign = chair.sequencer.reign
+    assert reign is not None
+    for server in (1, 2):
+        chair.acknowledge(reign.log.last, server)
+    chair.member.applied, chair.member.term = reign.log.last, chair.epoch
+    for _ in range(10):
+        answered(chair, chair.wait())
+    assert reign.is_at_rest
+    return chair
+
+
+def answered(chair: Chair, effects: list[RoleEffect]) -> m.Heartbeat:
+    """The heartbeat in a step, answered by a quorum."""
+    (beat,) = [one.message for one in effects if isinstance(one, Multicast)]
+    assert isinstance(beat, m.Heartbeat)
+    for server in (1, 2):
+        chair.hear(m.HeartbeatAck(chair.epoch, beat.nonce), server)
+    for node in (2, 3):
+        chair.presence.hear(chair.now_ns, node)
+    return beat
+
+
+def test_a_sequencer_that_has_told_everything_sends_one_of_three_heartbeats_under_its_number() -> None:
+    chair = resting()
+    before = answered(chair, chair.wait())
+    for at in range(1, 10):
+        last_ns = chair.now_ns
+        beat = answered(chair, chair.wait())
+        assert chair.now_ns == last_ns + REST * BEAT_NS
+        assert beat == replace(before, nonce=before.nonce + REST * at)
+
+
+def test_new_heartbeats_are_told_a_few_times_before_the_sequencer_rests() -> None:
+    chair = resting()
+    reign = chair.sequencer.reign
+    assert reign is not None
+    reign.space = m.SpaceState.LOW
+    chair.step()
+    gaps = []
+    for _ in range(6):
+        last_ns = chair.now_ns
+        assert answered(chair, chair.wait()).space is m.SpaceState.LOW
+        gaps.append((chair.now_ns - last_ns) // BEAT_NS)
+    assert gaps == [1, 1, 1, 1, REST, REST]
+
+
+@pytest.mark.parametrize("passed_ms", [0, 20, 50, 70, 120])
+@pytest.mark.parametrize("what", ["an envelope", "a producer", "a server behind", "a machine that waits"])
+def test_a_rest_ends_where_the_next_heartbeat_would_have_come(what: str, passed_ms: int) -> None:
+    chair = resting()
+    last = answered(chair, chair.wait())
+    last_ns = chair.now_ns
+    chair.now_ns += passed_ms * MS
+    match what:
+        case "an envelope":
+            reign = chair.sequencer.reign
+            assert reign is not None
+            chair.report(Mid(2, reign._ledger.rows[2].pe, 1), server=2)
+        case "a producer":
+            chair.hear(m.ProducerOpen(3, b"r" * 16), 3)
+        case "a server behind":
+            chair.acknowledge(0, 3)
+        case _:
+            chair.step(BeatWanted())
+    beat = answered(chair, chair.wait())
+    slots = passed_ms // 50 + 1
+    assert (chair.now_ns, beat.nonce) == (last_ns + slots * BEAT_NS, last.nonce + slots)
+    answered(chair, chair.wait())
+    assert chair.now_ns == last_ns + (slots + 1) * BEAT_NS, "and it goes on like this"
+
+
+def test_a_sequencer_without_answers_does_not_rest_and_gives_up_in_time() -> None:
+    chair = resting()
+    last_ns = chair.now_ns
+    while chair.sequencer.state is State.LEADING:
+        chair.wait()
+    assert chair.now_ns - last_ns <= (chair.config.check_ms + REST * 50) * MS
+
+
+def test_a_server_that_answers_is_healthy_at_rest_too() -> None:
+    chair = resting()
+    reign = chair.sequencer.reign
+    assert reign is not None
+    for _ in range(3):
+        chair.wait()
+        assert reign._has_healthy_quorum_without(3)
+        chair.hear(m.HeartbeatAck(chair.epoch, reign.beats[0]), 1)
+    chair.wait()
+    assert not reign._has_healthy_quorum_without(3), "node 2 answered none of the last three"

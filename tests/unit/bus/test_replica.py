@@ -259,7 +259,7 @@ def test_an_idle_node_only_beats() -> None:
         type(effect.message).__name__ for effect in node.effects[before:] if isinstance(effect, Multicast)
     }
     assert kinds == {"Heartbeat"}
-    assert len(node.effects[before:]) == 20
+    assert 1_000 // 150 < len(node.effects[before:]) < 10, "and seldom, when it has told everything"
     assert node.replica.state is State.LEADING
 
 

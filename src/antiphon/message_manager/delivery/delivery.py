@@ -354,6 +354,10 @@ class Delivery:
     def beaten(self, beat: int, answered: int) -> bool:
         return self._streams.beaten(beat, answered)
 
+    @property
+    def awaits_beat(self) -> bool:
+        return any(stream.awaits_beat for stream in self._streams)
+
     def acknowledge(self, sender: int, message: DeliverAck) -> None:
         """Take a client manager's acknowledgement; its consumers that waited for room go on."""
         stream = self._streams.acknowledge(sender, message)

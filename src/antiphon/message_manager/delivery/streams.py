@@ -156,6 +156,10 @@ class Stream:
         self._asked, self._ticket, self._asked_later = self._asked_later, beat + 1, 0
         return True
 
+    @property
+    def awaits_beat(self) -> bool:
+        return self._asked > 0
+
     def head(self, term: int) -> DeliverHead:
         self.owes_head = False
         return DeliverHead(term, self.number, self.credits_heard, self.run, self.acknowledged, sure=self.sure)

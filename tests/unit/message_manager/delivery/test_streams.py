@@ -269,6 +269,7 @@ def test_a_word_is_answered_for_when_a_quorum_has_answered_a_heartbeat_that_was_
 ) -> None:
     channel.register(1, queue, credit=0)
     assert sure(channel, (7, 6)) == []
+    assert not channel.manager.awaits_beat
     run, term = channel._runs[CM][0], channel.manager.term
     channel.say(Credits(term, 3, (), run))
     # Heartbeat 7 was on its way when the word came: who answered it may have promised another since.
@@ -278,8 +279,10 @@ def test_a_word_is_answered_for_when_a_quorum_has_answered_a_heartbeat_that_was_
     # Too late for heartbeat 8, and the next one answers for it.
     channel.say(Credits(term, 5, (), run))
     assert sure(channel, (8, 8)) == [4]
+    assert channel.manager.awaits_beat, "the fifth word is not answered for"
     assert sure(channel, (9, 8)) == []
     assert sure(channel, (9, 9)) == [5]
+    assert not channel.manager.awaits_beat
     assert sure(channel, (10, 10)) == []
 
 
