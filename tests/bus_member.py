@@ -38,8 +38,8 @@ from typing import IO, Any, NamedTuple
 from antiphon import clock
 from antiphon.bus import effects as bus
 from antiphon.bus.checkpoint_server import CheckpointState
-from antiphon.bus.codec import NO_DISK, Header
-from antiphon.bus.group import GroupConfig
+from antiphon.bus.codec import Header
+from antiphon.bus.group import NO_DISK, GroupConfig
 from antiphon.bus.keeper import Keeper
 from antiphon.bus.messages import EntryKind
 from antiphon.bus.ports import JournalCounter
@@ -54,8 +54,7 @@ from antiphon.journal.recovery import Recovered
 from antiphon.node import InChannel
 from antiphon.runtime.bus_port import BusPort, CarryOut
 from antiphon.runtime.disk import FileDisk
-from antiphon.runtime.embedded import stop_signal
-from antiphon.runtime.loops import loop_factory
+from antiphon.runtime.loops import loop_factory, stop_signal
 from antiphon.runtime.memory import collect_seldom
 from antiphon.runtime.node_runner import NodeRunner
 from antiphon.runtime.storage import ChannelStorage

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from antiphon.bus.codec import NO_DISK
+from antiphon.bus.group import NO_DISK
 from antiphon.errors import NodeError
 from antiphon.runtime.cluster_data import free_ports
 from antiphon.transport.key_file import generate_key_file

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
+from antiphon.bus.group import NO_DISK
 from antiphon.bus.messages import BusMessage
 from antiphon.bus.schema import KINDS
 from antiphon.errors import ProtocolError
@@ -28,9 +29,6 @@ VERSION: Final = 13
 _HEAD = Struct("<HBBIH16s16s")
 _START: Final = pack(Struct("<HB"), MAGIC, VERSION)
 _HEADERS_MAX: Final = 1_024
-
-NO_DISK: Final = bytes(16)
-"""The disk id of a node without a disk: a client manager."""
 
 
 class Header(NamedTuple):

@@ -25,6 +25,9 @@ KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 
 DISK_ID_BYTES: Final = 16
+NO_DISK: Final = bytes(DISK_ID_BYTES)
+"""The disk id of a node without a disk: a client manager."""
+
 _VERSION: Final = 1
 
 

@@ -97,8 +97,8 @@ def _run_cluster(arguments: argparse.Namespace) -> int:
         move_clients,
         require_transport,
     )
-    from antiphon.runtime.embedded import stop_signal
     from antiphon.runtime.launcher import Launcher, node_command
+    from antiphon.runtime.loops import stop_signal
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     require_transport()

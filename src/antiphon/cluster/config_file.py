@@ -19,8 +19,7 @@ from difflib import get_close_matches
 from hashlib import blake2b
 from typing import Any, Final, NoReturn, TypeVar
 
-from antiphon.bus.codec import NO_DISK
-from antiphon.bus.group import GroupConfig
+from antiphon.bus.group import NO_DISK, GroupConfig
 from antiphon.cluster.topology import (
     CHANNELS_MAX,
     NODES_MAX,

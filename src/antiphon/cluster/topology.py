@@ -18,8 +18,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Any, Final
 
-from antiphon.bus.codec import NO_DISK
-from antiphon.bus.group import GroupConfig
+from antiphon.bus.group import NO_DISK, GroupConfig
 from antiphon.errors import NodeError
 from antiphon.transport.interface import Address, Peer
 from antiphon.wire.lanes import Lane

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from antiphon.bus import effects as bus
-from antiphon.bus.codec import NO_DISK, Header
-from antiphon.bus.group import GroupConfig
+from antiphon.bus.codec import Header
+from antiphon.bus.group import NO_DISK, GroupConfig
 from antiphon.bus.messages import About, Query, Reply
 from antiphon.cluster.agreement import HISTORY_QUESTION, Agreement
 from antiphon.node import InChannel

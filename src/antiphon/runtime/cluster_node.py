@@ -48,8 +48,7 @@ from antiphon.runtime.cluster_data import (
     prepare_disk,
 )
 from antiphon.runtime.disk import FileDisk
-from antiphon.runtime.embedded import stop_signal
-from antiphon.runtime.loops import loop_factory
+from antiphon.runtime.loops import loop_factory, stop_signal
 from antiphon.runtime.memory import collect_seldom
 from antiphon.runtime.network import ClientPort
 from antiphon.runtime.node_runner import NodeRunner

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import secrets
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from antiphon.errors import AntiphonError
 from antiphon.journal.format import Settings as JournalSettings
 from antiphon.node import EMBEDDED_ROLE
 from antiphon.runtime.disk import FileDisk
-from antiphon.runtime.loops import loop_factory
+from antiphon.runtime.loops import loop_factory, stop_signal
 from antiphon.runtime.network import ClientPort
 from antiphon.runtime.node_runner import NodeRunner
 from antiphon.runtime.storage import ChannelStorage
@@ -95,19 +94,6 @@ async def _serve(
     runner.end()
     storage.close()
     return 0
-
-
-def stop_signal() -> asyncio.Future[None]:
-    loop = asyncio.get_running_loop()
-    stop: asyncio.Future[None] = loop.create_future()
-
-    def on_signal() -> None:
-        if not stop.done():
-            stop.set_result(None)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
-    return stop
 
 
 def _ready(settings: EmbeddedSettings, started: StartedNode, port: ClientPort) -> dict[str, Any]:

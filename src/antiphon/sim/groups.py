@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from antiphon.bus.codec import NO_DISK
-from antiphon.bus.group import GroupConfig
+from antiphon.bus.group import NO_DISK, GroupConfig
 
 
 def group_of(

@@ -22,9 +22,8 @@ from typing import Any
 
 from antiphon.bus import codec
 from antiphon.bus import effects as bus
-from antiphon.bus.codec import NO_DISK
 from antiphon.bus.effects import Event, Received
-from antiphon.bus.group import GroupConfig
+from antiphon.bus.group import NO_DISK, GroupConfig
 from antiphon.bus.messages import BusMessage, Data, Presence, ProducerOpen
 from antiphon.bus.replica import Replica
 from antiphon.bus.sequencer import State

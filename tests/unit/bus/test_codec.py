@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from antiphon.bus import messages as m
-from antiphon.bus.codec import NO_DISK, VERSION, decode, encode, encode_parts
+from antiphon.bus.codec import VERSION, decode, encode, encode_parts
+from antiphon.bus.group import NO_DISK
 from antiphon.bus.messages import COUNT_MAX, NO_DIGEST, Entry, EntryKind
 from antiphon.errors import ProtocolError
 from antiphon.ids import Mid

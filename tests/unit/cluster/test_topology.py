@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.bus.codec import NO_DISK
+from antiphon.bus.group import NO_DISK
 from antiphon.cluster.topology import Counts, Role, channel_names, lay_out
 from antiphon.errors import NodeError
 from antiphon.wire.lanes import Lane

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from functools import partial
 
 from antiphon.bus import effects as bus
-from antiphon.bus.codec import NO_DISK
 from antiphon.bus.effects import Received, Submitted
-from antiphon.bus.group import GroupConfig
+from antiphon.bus.group import NO_DISK, GroupConfig
 from antiphon.bus.messages import BusMessage, Data, Envelopes, ServerStatus
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.producer import BusProducer
