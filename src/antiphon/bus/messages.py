@@ -958,7 +958,7 @@ class ConsumerCredit(NamedTuple):
 ConsumerCredits = Annotated[tuple[ConsumerCredit, ...], list_of(Layout(ConsumerCredit), 25)]
 
 
-@declare(50, to=MESSAGE_MANAGER, lane=TO_ONE)
+@declare(50, to=MESSAGE_MANAGER, lane=TO_ONE, is_periodic=True)
 @dataclass(frozen=True, slots=True)
 class Credits(BusMessage):
     """A client manager to the primary: the credit of these consumers, repeated until it is acknowledged.
@@ -1030,7 +1030,7 @@ class Deliver(BusMessage):
     pieces: Pieces
 
 
-@declare(51, to=CLIENT_MANAGER, lane=TO_ONE)
+@declare(51, to=CLIENT_MANAGER, lane=TO_ONE, is_periodic=True)
 @dataclass(frozen=True, slots=True)
 class DeliverHead(BusMessage):
     """The primary to a client manager: how long its stream is, and which `Credits` were heard of.
