@@ -20,6 +20,7 @@ import compare
 import counts
 import failover
 import lines
+import rest
 import spark
 import spark_kafka
 import transactions
@@ -59,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--spark-kafka", action="store_true", help="Spark jobs on Antiphon and on Kafka")
     made.add_argument("--only", default="", metavar="WORDS", help="with --spark-kafka: jobs of such a name")
     made.add_argument("--failover", action="store_true", help="measure how long a failover takes")
+    made.add_argument("--rest", action="store_true", help="measure a cluster without any load")
     made.add_argument("--trials", type=int, default=failover.TRIALS, help="failovers with --failover")
     made.add_argument("--message-managers", type=int, default=3, help="with --failover; two have a witness")
     made.add_argument("--transport", choices=("udp", "tcp"), default="udp", help="of the cluster")
@@ -95,6 +97,7 @@ SUBJECTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "failover": lambda arguments: failover.measure(
         arguments.trials, arguments.transport, arguments.message_managers
     ),
+    "rest": lambda _: rest.measure(),
     "spark": spark_with_a_cluster,
     "spark_kafka": spark_beside_kafka,
     "transactions": transactions.measure,
