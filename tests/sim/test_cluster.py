@@ -106,7 +106,7 @@ def test_the_seeds_move_messages_through_failures(seeds: Seeds) -> None:
     assert seeds.total("lives") > 6 * len(SEEDS)
     # Some messages were stored although their producer never learned it, and some came twice.
     assert seeds.total("recovered") > len(SEEDS) // 2
-    assert seeds.total("redelivered") > len(SEEDS) // 2
+    assert seeds.total("redelivered") > len(SEEDS) // 3
 
 
 @pytest.mark.long
