@@ -91,6 +91,13 @@ def held_by_a_lost_client(channel: Channel, client: Client, queue: int) -> int:
     return first
 
 
+def lost_by(channel: Channel, key: int) -> Ranges:
+    """What the answer to the registration of this consumer calls lost."""
+    (answer,) = [answer for answer in answers(channel.flush()) if answer.consumer == key]
+    assert isinstance(answer, Registered)
+    return answer.lost
+
+
 def test_what_reached_a_lost_client_is_kept_for_it_and_the_rest_goes_to_others(
     channel: Channel, client: Client, queue: int
 ) -> None:
@@ -166,16 +173,7 @@ def test_a_client_that_comes_back_too_late_hears_what_it_has_lost(
     assert numbers_to(channel.flush(), 9) == [first, first + 1]
     channel.order(client.resume(2))
     register(channel, 2, queue, generation=2, held=Ranges([(first, first + 2)]), resumes=True)
-    (answer,) = [answer for answer in answers(channel.flush()) if answer.consumer == 2]
-    assert isinstance(answer, Registered)
-    assert answer.lost == Ranges([(first, first + 2)])
-
-
-def lost_by(channel: Channel, key: int) -> Ranges:
-    """What the answer to the registration of this consumer calls lost."""
-    (answer,) = [answer for answer in answers(channel.flush()) if answer.consumer == key]
-    assert isinstance(answer, Registered)
-    return answer.lost
+    assert lost_by(channel, 2) == Ranges([(first, first + 2)])
 
 
 def test_what_a_former_primary_may_have_given_to_others_is_lost_to_a_client_that_comes_back(
@@ -246,9 +244,7 @@ def test_an_acknowledgement_counts_while_its_client_is_away(
     channel.order(client.resume(2), client.ack(queue, (first, first + 1)))
     channel.flush()
     register(channel, 2, queue, generation=2, held=Ranges([(first, first + 2)]), resumes=True)
-    (answer,) = [answer for answer in answers(channel.flush()) if answer.consumer == 2]
-    assert isinstance(answer, Registered)
-    assert answer.lost == Ranges([(first, first + 1)])
+    assert lost_by(channel, 2) == Ranges([(first, first + 1)])
 
 
 def test_a_resumed_session_keeps_what_its_consumers_hold_until_they_are_here_too(
