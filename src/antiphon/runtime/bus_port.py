@@ -32,7 +32,7 @@ log = logging.getLogger("antiphon.bus")
 # Past the constructor of a tuple with names: there are some for every frame.
 _new: Final = tuple.__new__
 
-Parcel = tuple[Sequence[Buffer], bool]
+PackedFrame = tuple[Sequence[Buffer], bool]
 """The buffers of a frame, and whether it is periodic."""
 Take = Callable[[list[InChannel]], None]
 CarryOut = Callable[[bus.Effect], None]
@@ -100,10 +100,10 @@ class BusPort:
             self._transport.flush()
         self._arm()
 
-    def _pack(self, message: said.BusMessage) -> Parcel:
+    def _pack(self, message: said.BusMessage) -> PackedFrame:
         return self._encode(message), type(message) in PERIODIC
 
-    def _send(self, frames: list[tuple[int | Lane, Parcel]]) -> None:
+    def _send(self, frames: list[tuple[int | Lane, PackedFrame]]) -> None:
         transport = self._transport
         for to, (buffers, is_periodic) in frames:
             if type(to) is Lane:
