@@ -34,7 +34,7 @@ Parcel = TypeVar("Parcel")
 _LANES: Final = {message: kind.lane for message, kind in KINDS.items() if kind.lane is not None}
 _LATE: Final = frozenset([message for message, kind in KINDS.items() if kind.is_late])
 PERIODIC: Final = frozenset([message for message, kind in KINDS.items() if kind.is_periodic])
-"""The loss of the last of these need not be noticed."""
+"""Messages that are sent at intervals: the next one makes up for a lost one, so no loss need be noticed."""
 
 LATE_NS: Final = 5_000_000
 SPARE_NS: Final = 5_000_000

@@ -74,8 +74,9 @@ class PresenceKeeper:
         return self._seen.get(node)
 
     def is_silent(self, node: int, since_ns: int, now_ns: int, silence_ms: int | None = None) -> bool:
-        """Whether nothing was heard of this node for so long, from `since_ns` at the earliest; unless given,
-        for the `silence_ms` of the group.
+        """Whether nothing was heard of this node for `silence_ms`, by default that of the group.
+
+        The silence begins at `since_ns` at the earliest.
         """
         seen = self._seen.get(node)
         heard_at = since_ns if seen is None else max(since_ns, seen.heard_at)

@@ -62,7 +62,7 @@ class Kind:
     is_late: bool
     """Client managers wait for it, and replicas do not: they may hear it with the next message to them."""
     is_periodic: bool
-    """Its sender sends it at intervals, and the next one makes up for a lost one."""
+    """A node sends such messages at intervals, and the next one makes up for a lost one."""
     is_vote: bool
     """It counts for something, and so only from the disk that the configuration lists."""
 

@@ -278,8 +278,11 @@ async def _run_keeper(life: _Life, line: Line, disk: FileDisk, started: StartedN
 
 
 def _notices(life: _Life, node: Node) -> Callable[[], None]:
-    """A function that logs the notices of all channels. It is for every step, and looks now and then; a node
-    takes a step with each of its presences."""
+    """A function that logs the notices of all channels, to be called after every step of the node.
+
+    The function looks for notices once in `LOOK_NS` at most. A node takes a step with each of its presences,
+    so no notice waits for long.
+    """
     names = {one.number: one.name for one in life.spec.nodes}
     notices = {channel: ChannelNotices(channel, life.node.number, names) for channel in node.channels}
     look_at_ns = 0

@@ -149,7 +149,8 @@ class _OutgoingStream:
         self.store = store
         self.counters = counters
         self.is_dirty = False
-        # Is a frame that waits to be sealed not periodic? And the number behind the last such datagram.
+        # Whether a frame that is not periodic waits to be sealed, and the number behind the last datagram
+        # with such a frame.
         self.is_lasting = False
         self.lasting_end = 0
         self.heads_at_ns: int | None = None
