@@ -18,7 +18,7 @@ SEEDS ?= 500
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick test-long setup check format generate sim fuzz bench clean
+.PHONY: help run demo test quick test-long setup check format generate sim sweep fuzz bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target text; do \
@@ -26,6 +26,9 @@ help: ## list the targets
 
 run: $(VENV)/.installed-run ## start an embedded message system in the foreground (ARGS="--port 0")
 	@exec $(BIN)/antiphon up $(ARGS)
+
+demo: $(VENV)/.installed-run ## the main story: a cluster bills orders while its nodes are killed
+	@exec $(BIN)/python examples/demo.py $(ARGS)
 
 test: $(VENV)/.installed-dev ## run the tests (ARGS="tests/unit -k ranges")
 	@exec $(BIN)/python -m pytest -m "not long" $(PARALLEL) $(ARGS)
@@ -48,8 +51,12 @@ format: $(VENV)/.installed-dev ## let ruff format everything and repair what it 
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-generate: $(VENV)/.installed-dev ## write the blocking face anew from the asyncio one
+generate: $(VENV)/.installed-dev ## write the blocking face and the pages of docs/reference anew from the code
 	$(BIN)/python tools/blocking_face.py
+	$(BIN)/python -m tools.reference_pages
+
+sweep: $(VENV)/.installed-dev ## fresh seeds of every workload (ARGS="--from 123000000 --rounds 500")
+	@exec $(BIN)/python -m tests.sim.sweep $(ARGS)
 
 sim: $(VENV)/.installed-run ## simulate the bus under faults (SEEDS=500)
 	@exec $(BIN)/antiphon sim bus --seeds $(SEEDS) $(ARGS)
@@ -57,7 +64,8 @@ sim: $(VENV)/.installed-run ## simulate the bus under faults (SEEDS=500)
 fuzz: $(VENV)/.installed-fuzz ## look for bytes that a decoder does not survive (FUZZ_SECONDS=60 each)
 	@exec $(BIN)/python -m fuzz --seconds $(FUZZ_SECONDS) $(ARGS)
 
-bench: $(VENV)/.installed-dev ## measure this machine
+# Beside other brokers only with their clients.
+bench: $(VENV)/.installed-dev $(if $(findstring --peers,$(ARGS)),$(VENV)/.installed-peers) ## measure this machine
 	@exec $(BIN)/python bench/run.py $(ARGS)
 
 clean: ## remove caches and build results; .venv and antiphon-data stay
@@ -77,6 +85,11 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/pip
 	@$(PIP_INSTALL) --editable '.[all,dev]'
 	@$(BIN)/python -m antiphon.pipeline.java
 	@touch $(VENV)/.installed-run $@
+
+$(VENV)/.installed-peers: pyproject.toml | $(BIN)/pip
+	@echo "installing the clients of other brokers into $(VENV)" >&2
+	@$(PIP_INSTALL) --editable '.[peers]'
+	@touch $@
 
 # Where there is no atheris for this Python, the targets run without it.
 $(VENV)/.installed-fuzz: pyproject.toml | $(BIN)/pip

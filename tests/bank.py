@@ -97,7 +97,10 @@ class Bank:
     async def _move(self, place: int) -> None:
         chance = random.Random(self._seed * 1_000 + place)
         url = self.url(place)
-        async with antiphon.connect(url) as connection, connection.session(transacted=True) as session:
+        async with (
+            antiphon.connect(url, spread=False) as connection,
+            connection.session(transacted=True) as session,
+        ):
             takers = {name: await session.consumer(name, prefetch=2) for name in ACCOUNTS}
             number = 0
             while self._is_open:

@@ -249,7 +249,8 @@ class BusMember:
                 kind = type(effect)
                 if kind in _FOR_DESK:
                     desk.carry_out(effect)
-                elif kind is not bus.EnvelopeCommitted:  # of no interest until it is confirmed
+                # Of no interest: committed but not confirmed yet, and a fence, which the next run gets over.
+                elif kind is not bus.EnvelopeCommitted and kind is not bus.RunOver:
                     carry_out(effect)
 
         # First the network, then the disk: they work at the same time.

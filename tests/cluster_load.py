@@ -239,7 +239,7 @@ class Load:
     # -- producers -------------------------------------------------------------
 
     async def _produce(self, line: Line, name: str, url: str, connected: asyncio.Future[None]) -> None:
-        async with antiphon.connect(url) as connection, connection.session() as session:
+        async with antiphon.connect(url, spread=False) as connection, connection.session() as session:
             producer = await session.producer(line.destination)
             connected.set_result(None)
             number = 0
@@ -282,7 +282,7 @@ class Load:
 
     async def _consume(self, line: Line, name: str, url: str, connected: asyncio.Future[None]) -> None:
         async with (
-            antiphon.connect(url, client_id=name) as connection,
+            antiphon.connect(url, client_id=name, spread=False) as connection,
             connection.session(ack=line.ack) as session,
         ):
             durable = SUBSCRIPTION if line.is_topic else None

@@ -71,6 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     seeds = [path for path in files if path.parent == here / "sim"]
     waiting = [path for path in files if path.is_relative_to(here / "faults")]
     waiting += [path for path in files if path.is_relative_to(here / "integration")]
+    waiting += [path for path in files if path.is_relative_to(here / "acceptance")]
     order = [*waiting, *(path for path in files if path not in seeds and path not in waiting)]
     step = len(waiting) // len(seeds) + 1 if seeds else 1
     for number, path in enumerate(seeds):

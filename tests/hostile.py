@@ -17,6 +17,7 @@ from antiphon.ranges import Ranges
 from antiphon.wire import frames
 from antiphon.wire.buffer import FRAME_BYTES_MAX, FrameBuffer
 from antiphon.wire.commands import (
+    BuryMessages,
     Payload,
     Publish,
     encode_command,
@@ -226,7 +227,7 @@ def _may_be_numbered(payload: Payload) -> bool:
     return True
 
 
-WITH_BATCH = (Publish, TransactedPublish, StagedPublish)
+WITH_BATCH = (Publish, TransactedPublish, StagedPublish, BuryMessages)
 
 # Far from whatever anybody is given in a test.
 NUMBERS = Ranges([(1 << 40, (1 << 40) + 5), (1 << 41, (1 << 41) + 1)])

@@ -80,10 +80,12 @@ class Desk:
         self.index += taken
         return taken
 
-    def write_order(self, size: int = 100, highest: int = 0, *, pinned: bool = False) -> bytes:
+    def write_order(
+        self, size: int = 100, highest: int = 0, *, pinned: bool = False, bound: bool = False
+    ) -> bytes:
         record = payload_of(1_000_000 + len(self.order), size)
         self.index += 1
-        self.journal.append_order(self.index, record, highest, pinned=pinned)
+        self.journal.append_order(self.index, record, highest, pinned=pinned, bound=bound)
         self.order.append(record)
         return record
 

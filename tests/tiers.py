@@ -187,8 +187,9 @@ class Door:
         assert taken.is_open, "deliveries come behind the answer to the opening"
         assert frame.first_delivery == taken.delivered + 1, "deliveries are numbered without gaps"
         for piece in frame.pieces:
-            for row in range(Batch.decode(piece.batch).count):
-                number = piece.first_sequence + row
+            batch = Batch.decode(piece.batch)
+            for row in range(batch.count):
+                number = piece.first_sequence + batch.offset(row)
                 taken.delivered += 1
                 taken.seen.append((number, piece.redelivery_count > 0))
                 taken.held.add(number)

@@ -48,6 +48,10 @@ SENTENCES = {
     "Called, or awaited in a task, when there is a connection again.": (
         "Called when there is a connection again, in the connection's thread: it may not use the connection."
     ),
+    "Called, or awaited in a task, with an error that no call raises, see `connect`.": (
+        "Called with an error that no call raises, see `connect`; in the connection's thread: it may not use "
+        "the connection."
+    ),
     "`bodies` is any iterable or async iterable, and may be longer than memory.": (
         "`bodies` is any iterable, taken from in the caller's thread, and may be longer than memory."
     ),
@@ -231,6 +235,8 @@ def _body(
         is_single = raw[fed].startswith("AsyncIterable")
         bodies, more = (f"iter({fed})", ", at_once=1") if is_single else (fed, "")
         return f"return run_fed(self._loop, {bodies}, lambda {fed}: {called}{more})"
+    if is_coroutine and returned == "Message":
+        return f"return Message._of(self._loop.run({called}), self._loop)"
     if is_coroutine:
         return f"{'' if returned == 'None' else 'return '}self._loop.run({called})"
     if returned == "AsyncIterator[Message]":

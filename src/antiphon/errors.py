@@ -5,10 +5,12 @@
     |   +-- NotConnected
     |   +-- ConnectionFailed    none of the servers could be reached
     |   +-- AccessDenied
+    |   +-- ClientIdInUse       another connection has it, somewhere in the cluster
     |   +-- SessionClosed
     |   +-- ConsumerClosed
     |   +-- InvalidName
     |   +-- InvalidMessage      a body, a property or a header that no message may have
+    |   +-- InvalidSelector     a condition on messages that breaks the rules of selectors
     |   +-- InvalidOption       an option of the Spark source or sink that is unknown, or cannot be
     |   +-- MessageTooLarge
     |   +-- TransactionTooLarge     beyond the limits of a transaction; nothing of it is left behind
@@ -21,6 +23,7 @@
     +-- AcknowledgeRefused      the message was given to another consumer meanwhile
     +-- DestinationError        a destination cannot be found, made or used like this
     |   +-- DestinationUnavailable  its channel does not answer; what is known can still be used
+    |   +-- DestinationInUse    it cannot be deleted while a consumer has it
     +-- RangeError              a range of stored messages cannot be read
     |   +-- RangeLost           a part of it is not kept any more
     |   +-- RangeUnavailable    it does not exist yet, or its channel does not answer
@@ -95,6 +98,12 @@ class AccessDenied(LocalError):
     code = "local.access_denied"
 
 
+class ClientIdInUse(LocalError):
+    """Another connection has the client id. Close that one, or wait until its loss has been noticed."""
+
+    code = "local.client_id_in_use"
+
+
 class SessionClosed(LocalError):
     """The session was closed, by the application or because it expired."""
 
@@ -117,6 +126,28 @@ class InvalidMessage(LocalError):
     """A body, a property or a header has a type or a value that no message may have."""
 
     code = "local.invalid_message"
+
+
+class InvalidSelector(LocalError):
+    """A selector breaks the rules of Jakarta Messaging's selectors; `position` is the first wrong character.
+
+    Positions count from 0; an error that came from a server shows its place in the text only.
+    """
+
+    code = "local.invalid_selector"
+    position: int = 0
+
+    @classmethod
+    def at(cls, selector: str, position: int, expected: str) -> InvalidSelector:
+        """The error that shows the place: two lines of the text below a sentence."""
+        start = max(0, position - 40)
+        shown = "".join([c if c.isprintable() else " " for c in selector[start : position + 30]])
+        error = cls(
+            f"the selector is not valid at column {position + 1}: expected {expected}\n"
+            f"    {shown}\n    {' ' * (position - start)}^"
+        )
+        error.position = position
+        return error
 
 
 class InvalidOption(LocalError):
@@ -243,6 +274,12 @@ class DestinationUnavailable(DestinationError):
     """
 
     code = "destination.unavailable"
+
+
+class DestinationInUse(DestinationError):
+    """A temporary destination has a consumer. When that one is closed, the destination can be deleted."""
+
+    code = "destination.in_use"
 
 
 class RangeError(AntiphonError):

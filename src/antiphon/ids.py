@@ -19,6 +19,9 @@ U64_MAX: Final = 0xFFFF_FFFF_FFFF_FFFF
 I64_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 _COUNTER_MAX: Final = (1 << 48) - 1
 
+COUNT_MAX = U32_MAX
+"""So many ids have one port number in common."""
+
 
 def make_epoch(counter: int, node: int) -> int:
     """The epoch `node` claims as the `counter`-th; later counters give greater epochs."""
@@ -51,24 +54,22 @@ class IdSource:
     """Ids that no other node and no other run of this node gives: 128 bits, never 0.
 
     site 16 | address 32 | port 16 | start 32 | counter 32, the site on top. The caller gives the start time:
-    this class has no clock. When the counter has run out (`is_exhausted`), only `renew` with a later start
-    time makes it go on.
+    this class has no clock. When the counter has run out the next port number has a count of its own; the
+    other parts are those of this run alone, whatever the port. So a run has 2 to the power of 48 ids.
     """
 
-    __slots__ = ("_counter", "_place", "_start_s")
+    __slots__ = ("_counter", "_first_number", "_first_port", "_node", "_port", "_start_s")
 
     def __init__(self, site: int, address: int, port: int, start_s: int) -> None:
         assert 0 <= site <= 0xFFFF, f"site id {site} does not fit 16 bits"
         assert 0 <= address <= U32_MAX, f"node address {address} does not fit 32 bits"
         assert 0 <= port <= 0xFFFF, f"port {port} does not fit 16 bits"
         assert 0 <= start_s <= U32_MAX, f"start time {start_s} does not fit 32 bits"
-        self._place = (site << 48 | address << 16 | port) << 64
+        self._node = site << 32 | address
+        self._first_port = self._port = port
         self._start_s = start_s
         self._counter = 0
-
-    @property
-    def is_exhausted(self) -> bool:
-        return self._counter == U32_MAX
+        self._first_number = ((address << 16 | port) ^ start_s) & U32_MAX
 
     @property
     def first_number(self) -> int:
@@ -76,17 +77,22 @@ class IdSource:
 
         So an answer to a former run is not taken for an answer to this one.
         """
-        return ((self._place >> 64 ^ self._start_s) & U32_MAX) << 32 | 1
+        return self._first_number << 32 | 1
 
     def next(self) -> int:
-        assert not self.is_exhausted, "the id counter has run out and was not renewed"
+        if self._counter >= COUNT_MAX:
+            self._begin_next_port()
         self._counter += 1
-        return self._place | self._start_s << 32 | self._counter
+        return (self._node << 16 | self._port) << 64 | self._start_s << 32 | self._counter
 
-    def renew(self, start_s: int) -> None:
-        """Begin a new count. The same start time twice would give the same ids twice."""
-        assert self._start_s < start_s <= U32_MAX, f"start time {start_s} is not after {self._start_s}"
-        self._start_s = start_s
+    def next_key(self) -> int:
+        """64 bits that no other life of this node gives, and this one once: start, counter, and the port."""
+        number = self.next()
+        return (number ^ (number >> 64 & 0xFFFF) << 48) & U64_MAX
+
+    def _begin_next_port(self) -> None:
+        self._port = (self._port + 1) & 0xFFFF
+        assert self._port != self._first_port, "this run has given every id that it has"
         self._counter = 0
 
 

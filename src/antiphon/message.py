@@ -20,7 +20,7 @@ from antiphon.values import PropertyValue
 class Handover(NamedTuple):
     """The common attributes of messages that arrived in one piece.
 
-    Row r of the piece's batch has the sequence number `first_sequence + r`.
+    Row r of the piece's batch has the sequence number `first_sequence + batch.offset(r)`.
     """
 
     channel: str
@@ -28,6 +28,7 @@ class Handover(NamedTuple):
     first_sequence: int
     redelivery_count: int = 0
     acknowledge: Callable[[MessageView], Coroutine[Any, Any, None]] | None = None
+    reject: Callable[[MessageView], Coroutine[Any, Any, None]] | None = None
 
 
 class MessageView:
@@ -99,17 +100,23 @@ class MessageView:
     def type(self) -> str | None:
         return self._batch.type(self._row)
 
+    @property
+    def dedup_id(self) -> bytes | None:
+        """The id by which the destination stored the message once; a text is given as its UTF-8."""
+        return self._batch.dedup_id(self._row)
+
     # -- where it comes from ---------------------------------------------------
 
     @property
     def message_id(self) -> str:
         batch = self._batch
-        return format_message_id(batch.producer, self._delivery.channel, batch.first_number + self._row)
+        number = batch.first_number + batch.offset(self._row)
+        return format_message_id(batch.producer, self._delivery.channel, number)
 
     @property
     def sequence(self) -> int:
         """The place of the message in the order of the channel."""
-        return self._delivery.first_sequence + self._row
+        return self._delivery.first_sequence + self._batch.offset(self._row)
 
     @property
     def channel(self) -> str:
@@ -149,6 +156,21 @@ class Message(MessageView):
         if acknowledge is None:
             raise LocalError("this message was not given by a consumer; there is nothing to acknowledge")
         await acknowledge(self)
+
+    async def reject(self) -> None:
+        """Say that the message cannot be processed, ever: it goes to the dead queue at once.
+
+        Of this message alone, in every mode. Not in a transacted session, and not after it is acknowledged:
+        what `receive` returned in an automatic session is.
+
+        >>> async for message in consumer:
+        ...     if message.type != "order":
+        ...         await message.reject()
+        """
+        reject = self._delivery.reject
+        if reject is None:
+            raise LocalError("this message was not given by a consumer; there is nothing to reject")
+        await reject(self)
 
 
 def messages_of(batch: Batch, delivery: Handover) -> list[Message]:

@@ -15,6 +15,12 @@ from antiphon.errors import InvalidName
 
 NAME_BYTES_MAX: Final = 255
 
+DEAD_QUEUE_NAME: Final = "queue:_DMQ"
+"""The queue of dead messages: every channel has one of its own."""
+
+TEMPORARY: Final = "_TEMP"
+"""How the names of temporary destinations begin: `queue:_TEMP.a.4711` lives in channel `a`, under id 4711."""
+
 DestinationKind = Literal["queue", "topic"]
 
 
@@ -26,15 +32,35 @@ class DestinationName(NamedTuple):
 
     @property
     def is_reserved(self) -> bool:
-        """Is this one of the system's own? Clients cannot create those."""
+        """Is this one of the system's own? Clients can neither create those nor publish to them."""
         return is_reserved(self.name)
+
+    @property
+    def is_temporary(self) -> bool:
+        """Does this live with the session that made it? No client can choose such a name."""
+        return self.name.startswith(f"{TEMPORARY}.")
+
+    @property
+    def can_be_chosen(self) -> bool:
+        """May an application make a destination of this name?"""
+        return not (self.is_reserved or self.is_temporary)
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
 
 
 def is_reserved(name: str) -> bool:
-    return name.startswith("_")
+    return name.startswith("_") and not name.startswith(f"{TEMPORARY}.")
+
+
+def temporary_name(kind: DestinationKind, channel: str, id: int) -> str:
+    """The name of a temporary destination; ids are never used twice in a channel, so neither are names."""
+    return f"{kind}:{TEMPORARY}.{channel}.{id}"
+
+
+def channel_of_temporary(name: DestinationName) -> str:
+    """The channel in which a temporary destination of this name lives, if anywhere."""
+    return name.name.removeprefix(f"{TEMPORARY}.").rpartition(".")[0]
 
 
 def parse_destination(text: str) -> DestinationName:
@@ -83,7 +109,7 @@ def _complaint(name: str) -> str | None:
     return None
 
 
-_RESERVED_WORDS: Final = frozenset(
+RESERVED_WORDS: Final = frozenset(
     ("NULL", "TRUE", "FALSE", "NOT", "AND", "OR", "BETWEEN", "LIKE", "IN", "IS", "ESCAPE")
 )
 _PLAIN_IDENTIFIER = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
@@ -101,7 +127,7 @@ def property_name_complaint(name: str) -> str | None:
         return f"is longer than {NAME_BYTES_MAX} bytes"
     if not _PLAIN_IDENTIFIER.fullmatch(name) and not _is_unicode_identifier(name):
         return "is not an identifier (a letter, _ or $, then letters, digits, _ or $)"
-    if name.upper() in _RESERVED_WORDS:
+    if name.upper() in RESERVED_WORDS:
         return "is a reserved word of selectors"
     return None
 
@@ -113,6 +139,18 @@ def _is_unicode_identifier(name: str) -> bool:
         and categories[0] in _START_CATEGORIES
         and all(category in _PART_CATEGORIES for category in categories)
     )
+
+
+def identifier_stop(text: str, at: int) -> int:
+    """Where the identifier that begins at `at` ends; `at` itself when none begins there."""
+    plain = _PLAIN_IDENTIFIER.match(text, at)
+    stop = plain.end() if plain else at
+    while stop < len(text):
+        categories = _PART_CATEGORIES if stop > at else _START_CATEGORIES
+        if unicodedata.category(text[stop]) not in categories:
+            break
+        stop += 1
+    return stop
 
 
 def check_property_name(name: object) -> None:

@@ -354,7 +354,7 @@ class Node:
                 # Negative tags are this node's own proposals, which no client waits for.
                 if effect.tag >= 0:
                     self._tell_client_manager(door.ChannelEvent(parts.name, effect))
-            case bus.PrimaryChanged():
+            case bus.PrimaryChanged() | bus.RunOver():
                 self._tell_client_manager(door.ChannelEvent(parts.name, effect))
             case bus.Reconfigured(config=config):
                 parts.producer.reconfigure(config)

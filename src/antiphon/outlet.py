@@ -32,12 +32,12 @@ from antiphon.wire.lanes import Lane
 Parcel = TypeVar("Parcel")
 
 _LANES: Final = {message: kind.lane for message, kind in KINDS.items() if kind.lane is not None}
-_LATE: Final = frozenset([message for message, kind in KINDS.items() if kind.is_late])
+LATE: Final = frozenset([message for message, kind in KINDS.items() if kind.is_late])
 PERIODIC: Final = frozenset([message for message, kind in KINDS.items() if kind.is_periodic])
 """Messages that are sent at intervals: the next one makes up for a lost one, so no loss need be noticed."""
 
 LATE_NS: Final = 5_000_000
-SPARE_NS: Final = 5_000_000
+SPARE_NS: Final = 10_000_000
 """If another replica fails and no node has noticed yet, an envelope takes twice this time longer."""
 LOOK_NS: Final = 100_000_000
 _HEAD_BYTES: Final = 64
@@ -89,7 +89,7 @@ class Outlet(Generic[Parcel]):
         kind = type(message)
         if kind is said.Data:
             self._gather(message)  # type: ignore[arg-type]
-        elif self._has_late and kind in _LATE:
+        elif self._has_late and kind in LATE:
             self._send_late(self._pack_once(message))
         else:
             lane = _LANES[kind]

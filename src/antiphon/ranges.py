@@ -6,7 +6,8 @@ runs. Two parallel lists of starts and stops cost a few machine words per run, a
 RNG1  Ranges are sorted, none is empty, and between two there is a gap. So equal sets have equal bytes.
 RNG2  `count` is always the number of integers; asking costs nothing.
 RNG3  An operation on two sets costs no more than a walk over both, however many holes a peer may have made in
-      them; where one has few holes, little more than a walk over that one.
+      them; where one has few holes, or lies in a small part of the other, little more than a walk over that
+      one, or that part.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from __future__ import annotations
 import operator
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, pairwise
 from typing import Final
 
 from antiphon.errors import ProtocolError
@@ -57,6 +58,20 @@ class Ranges:
         ranges._stops = stops
         ranges._count = sum(stops) - sum(starts)
         return ranges
+
+    @classmethod
+    def of_numbers(cls, numbers: Sequence[int]) -> Ranges:
+        """The set of these integers, which ascend (RNG1)."""
+        if not numbers:
+            return cls()
+        gaps = [(before + 1, number) for before, number in pairwise(numbers) if number - before > 1]
+        starts = [numbers[0], *[number for _, number in gaps]]
+        return cls._of(starts, [*[stop for stop, _ in gaps], numbers[-1] + 1])
+
+    @classmethod
+    def of_edges(cls, edges: list[int]) -> Ranges:
+        """The ranges whose starts and stops these are in turn, ascending and none twice (RNG1)."""
+        return cls._of(edges[::2], edges[1::2])
 
     def copy(self) -> Ranges:
         return Ranges._of(self._starts[:], self._stops[:])
@@ -184,28 +199,41 @@ class Ranges:
         """Add every integer of `other`; returns how many were not here before."""
         if len(other) <= _FEW:
             return sum(self.add(start, stop) for start, stop in list(other))
+        # Ranges that touch the ends of `other` are joined with it.
+        left = bisect_left(self._stops, other.first)
+        right = bisect_right(self._starts, other._stops[-1])
+        if left == right:
+            return self._splice(left, right, other)
+        between = zip(self._starts[left:right], self._stops[left:right], strict=True)
         # In ascending order every `add` works at the end of the lists.
-        return self._become(Ranges(sorted([*self, *other])))
+        return self._splice(left, right, Ranges(sorted([*between, *other])))
 
     def remove_all(self, other: Ranges) -> int:
         """Remove every integer of `other`; returns how many were here."""
         if len(other) <= _FEW:
             return sum(self.remove(start, stop) for start, stop in list(other))
-        if len(other) > _FEW * len(self):
+        left = bisect_right(self._stops, other.first)
+        right = bisect_left(self._starts, other._stops[-1])
+        if len(other) > _FEW * (right - left):
             # Most of `other` may not be here.
             other = self.intersection(other)
             if len(other) <= _FEW:
                 return self.remove_all(other)
+        touched = Ranges._of(self._starts[left:right], self._stops[left:right])
         # Removing `other` is intersecting with its gaps.
-        edges = (min(self.first, other.first), max(self._stops[-1], other._stops[-1]))
-        return -self._become(self._walk([edges[0], *other._stops], [*other._starts, edges[1]]))
+        edges = (min(touched.first, other.first), max(touched._stops[-1], other._stops[-1]))
+        kept = touched._walk([edges[0], *other._stops], [*other._starts, edges[1]])
+        return -self._splice(left, right, kept)
 
     def clear(self) -> None:
-        self._become(Ranges())
+        self._starts, self._stops, self._count = [], [], 0
 
-    def _become(self, other: Ranges) -> int:
-        grown = other._count - self._count
-        self._starts, self._stops, self._count = other._starts, other._stops, other._count
+    def _splice(self, left: int, right: int, other: Ranges) -> int:
+        """Put `other` in the place of the ranges at `[left, right)`; by how much there are more integers."""
+        grown = other._count - sum(self._stops[left:right]) + sum(self._starts[left:right])
+        self._starts[left:right] = other._starts
+        self._stops[left:right] = other._stops
+        self._count += grown
         return grown
 
     # -- combining -------------------------------------------------------------

@@ -25,6 +25,7 @@ import pytest
 
 import antiphon
 from antiphon.batch import Batch
+from antiphon.batch.layout import VERSION
 from antiphon.errors import ProtocolError, VersionMismatch
 from antiphon.ranges import Ranges
 from antiphon.wire import frames
@@ -308,7 +309,7 @@ WRONG_COMMANDS: dict[str, Wrong] = {
     "says that 1 is confirmed": lambda s, d: publish(s, d, confirmed_through=1),
     "takes 3 numbers": lambda s, d: publish(s, d, batch=publish_batch(s, 1, 2), count=3),
     "is not for a client to send": lambda s, d: frames.Command(
-        channel="a", command=encode_command(8, s, 1, 1, 0, bytes(8))
+        channel="a", command=encode_command(7, s, 1, 1, 0, bytes(8))
     ),
     "ranges of 1 bytes": lambda s, d: frames.Command(
         channel="a", command=encode_command(5, s, 1, 1, 0, bytes(17))
@@ -352,7 +353,7 @@ def tiny_values(session: int) -> bytes:
 
 def test_batches_that_lie(arena: Arena) -> None:
     lies: list[tuple[str, int, str, int]] = [
-        ("version", 0, "B", 0xB2),
+        ("version", 0, "B", VERSION + 1),
         ("codec 1", 2, "B", 1),
         ("kind of bodies is given twice", 3, "B", 9),
         ("65537 rows", 4, "I", 65_537),

@@ -40,7 +40,7 @@ WITHIN_SECONDS: Final = 120.0
 # Several segments are begun in a life, and a directory is soon read and written whole.
 SMALL_JOURNAL: Final = {"segment_bytes": 2 << 20, "order_blocks": 64, "spares_max": 1}
 GEOMETRY: Final = Settings(**SMALL_JOURNAL).geometry()
-# Bytes of a body: most are part of the order record, some too large for a block of it.
+# Bytes of a body: on an embedded node most are part of the order record, and some are too large for that.
 SIZES: Final = (40, 200, 200, 900, 2_500, 3_500, 5_000, 20_000)
 # How much longer than it takes a sync takes. Where it is quick, it is awaited in place.
 SYNC_SECONDS: Final = (0.0, 0.01)

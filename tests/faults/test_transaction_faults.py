@@ -79,7 +79,7 @@ async def trial(
     name = await victim(cluster)
     held_at = cluster.client_managers[0]
     async with (
-        antiphon.connect(bank.url(0)) as connection,
+        antiphon.connect(bank.url(0), spread=False) as connection,
         connection.session(transacted=True) as session,
         session.consumer("queue:b1", prefetch=1) as taker,
     ):
@@ -179,7 +179,7 @@ def test_other_sessions_go_on_while_a_commit_is_held_up_at_each_step(tmp_path: P
         await open_accounts(cluster.url)
         bank = Bank(cluster.url)
         async with (
-            antiphon.connect(cluster.url) as connection,
+            antiphon.connect(cluster.url, spread=False) as connection,
             connection.session(transacted=True) as held,
             connection.session() as other,
             held.consumer("queue:b1", prefetch=1) as taker,

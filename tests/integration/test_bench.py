@@ -45,7 +45,7 @@ def test_a_crowd_sends_one_at_a_time_each_and_all_of_it_is_stored(tmp_path: Path
 
 
 def test_the_loads_of_a_comparison_run_against_a_server_and_leave_its_queues_empty(tmp_path: Path) -> None:
-    """Batches, lone sends and a crowd, each with CPU times and with what a user feels."""
+    """Batches, lone sends and two crowds, each with CPU times and with what a user feels."""
     load = Path(__file__).parents[2] / "bench" / "load.py"
     with Server(tmp_path / "data") as server:
         done = subprocess.run(
@@ -58,12 +58,13 @@ def test_the_loads_of_a_comparison_run_against_a_server_and_leave_its_queues_emp
         )
         rows = asyncio.run(destinations(server.url))
     figures = json.loads(done.stdout)
-    assert sorted(figures) == ["batches", "crowd", "lone"]
+    assert sorted(figures) == ["batches", "crowd", "lone", "ten"]
     assert all(figure > 0 for figures_of_load in figures.values() for figure in figures_of_load.values())
     assert {row["name"]: row["messages"] for row in rows} == {
         "queue:batches": 0,
         "queue:crowd": 0,
         "queue:lone": 0,
+        "queue:ten": 0,
     }
 
 

@@ -207,3 +207,26 @@ def test_clients_may_come_to_another_address(tmp_path: Path) -> None:
         port = int(elsewhere.url.rpartition(":")[2])
         refused = antiphon("send", "queue:a", "hello", url=f"antiphon://127.0.0.1:{port}")
         assert refused.returncode != 0
+
+
+def test_a_message_with_an_id_is_sent_once_and_the_second_command_says_so(server: Server) -> None:
+    first = antiphon("send", "queue:ids", "x", "--dedup-id", "order 1", "--json", url=server.url)
+    again = antiphon("send", "queue:ids", "y", "--dedup-id", "order 1", "--json", url=server.url)
+    assert (first.returncode, again.returncode) == (0, 0)
+    one, two = json.loads(first.stdout)["last"], json.loads(again.stdout)["last"]
+    assert (one["duplicate"], two["duplicate"]) == (False, True)
+    assert one["sequence"] == two["sequence"]
+    said = antiphon("send", "queue:ids", "z", "--dedup-id", "order 1", url=server.url)
+    assert said.stdout == "confirmed 1 message in queue:ids, stored before\n"
+    created = antiphon("admin", "create", "queue:forgetful", "--dedup-window", "0s", url=server.url)
+    assert created.returncode == 0
+    for _ in range(2):
+        sent = antiphon("send", "queue:forgetful", "x", "--dedup-id", "a", "--json", url=server.url)
+        assert not json.loads(sent.stdout)["last"]["duplicate"]
+
+
+@pytest.mark.parametrize("words", [("--size", "5"), ("body", "--count", "2"), ()])
+def test_an_id_is_for_one_message(server: Server, words: tuple[str, ...]) -> None:
+    refused = antiphon("send", "queue:ids", *words, "--dedup-id", "a", url=server.url)
+    assert refused.returncode == 2
+    assert "--dedup-id is the id of one message: give a body, or --file" in refused.stderr

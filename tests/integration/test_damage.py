@@ -118,7 +118,7 @@ def test_a_primary_holds_back_what_is_damaged_and_then_delivers_in_order() -> No
         if isinstance(message, m.Deliver):
             for piece in message.pieces:
                 assert bytes(200) in b"".join(piece.buffers)
-                delivered.extend(range(piece.first_sequence, piece.first_sequence + piece.count))
+                delivered.extend(piece.sequences)
 
     cluster.on_said = note
     # The client manager there has no such consumer, and would say so.

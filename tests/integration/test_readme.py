@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -91,11 +92,30 @@ def test_there_are_tutorials() -> None:
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_a_tutorial_works_from_top_to_bottom(page: Path, environment: dict[str, str]) -> None:
-    text = page.read_text()
-    found = re.findall(r"^```(python|console)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
-    for language, block in found:
-        if language == "python":
-            run([sys.executable, "-c", block], environment)
-        else:
-            for command, output in commands_of(block):
-                check_command(command, output, environment)
+    """A program marked `beside` serves the rest of its page, and is ended with it."""
+    found = re.findall(
+        r"^```(python|console)( beside)?\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE
+    )
+    with ExitStack() as services:
+        for language, beside, block in found:
+            if beside:
+                services.enter_context(running([sys.executable, "-c", block], environment))
+            elif language == "python":
+                run([sys.executable, "-c", block], environment)
+            else:
+                commands = commands_of(block)
+                assert commands, f"no command in a block of {page.name}: {block}"
+                for command, output in commands:
+                    check_command(command, output, environment)
+
+
+@contextmanager
+def running(command: list[str], environment: dict[str, str]) -> Iterator[None]:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as service:
+        try:
+            yield
+            assert service.poll() is None, f"{command[-1]}\n{service.communicate()[0]}"
+        finally:
+            service.kill()

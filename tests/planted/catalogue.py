@@ -14,13 +14,13 @@ from typing import Any, Final
 import pytest
 from pytest import MonkeyPatch
 
-from tests.planted import client_manager, disk, message_manager, order
+from tests.planted import client, client_manager, disk, message_manager, order
 
 Bug = Callable[[MonkeyPatch], None]
 
 BUGS: Final[dict[str, Bug]] = {
     bug.__name__.replace("_", "-"): bug
-    for module in (order, disk, message_manager, client_manager)
+    for module in (order, disk, message_manager, client_manager, client)
     for bug in module.BUGS
 }
 

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from pytest import MonkeyPatch
 
 from antiphon import startup
+from antiphon.journal import recovery
 from antiphon.journal.checkpoint_line import CheckpointLine
 from antiphon.journal.journal import Journal
 from antiphon.message_manager.state.channel_state import ChannelState
@@ -53,6 +54,11 @@ def dead_keep_segments(patch: MonkeyPatch) -> None:
         return release(self, base, once_live[self])
 
     patch.setattr(Journal, "release", keep_for_ever)
+
+
+def kept_without_data(patch: MonkeyPatch) -> None:
+    """Order that was not synced comes back without the data that it is bound to."""
+    patch.setattr(recovery, "BOUND", 0)
 
 
 def misread_puts_aside(patch: MonkeyPatch) -> None:
@@ -116,6 +122,7 @@ BUGS = (
     fallback_segments_freed,
     references_ignored,
     dead_keep_segments,
+    kept_without_data,
     misread_puts_aside,
     old_disk_id_kept,
     checkpoint_forgets_transactions,

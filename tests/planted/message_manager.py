@@ -10,19 +10,26 @@ from pytest import MonkeyPatch
 
 from antiphon.bus.effects import Multicast
 from antiphon.bus.messages import InDoubt, RangeRequest, SessionDetached
-from antiphon.message_manager import manager
+from antiphon.message_manager import manager, reading
+from antiphon.message_manager.delivery import dispatcher, views
 from antiphon.message_manager.delivery.delivery import Delivery
 from antiphon.message_manager.delivery.dispatcher import Dispatcher
 from antiphon.message_manager.delivery.doubts import Doubts
 from antiphon.message_manager.delivery.log_clock import LogClock
+from antiphon.message_manager.delivery.message_groups import MessageGroups
 from antiphon.message_manager.delivery.proposals import node_command
+from antiphon.message_manager.delivery.ready import Ready
 from antiphon.message_manager.fold import sessions, transactions, turns
 from antiphon.message_manager.fold.fold import RULES
 from antiphon.message_manager.fold.turns import ACK_LOST, Channel, Turn, Verdict
 from antiphon.message_manager.manager import MessageManager
+from antiphon.message_manager.state import known_ids
 from antiphon.message_manager.state.destinations.counts import DeliveryCounts
+from antiphon.message_manager.state.destinations.directory import Directory
+from antiphon.message_manager.state.destinations.subscription import Subscription
 from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.message_manager.state.holds import Holds
+from antiphon.message_manager.state.known_ids import KnownIds
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import CommandKind, ExpireSession
 from antiphon.wire.transactions import FinishTransaction
@@ -133,12 +140,13 @@ def returned_last(patch: MonkeyPatch) -> None:
     give = Dispatcher._give
 
     def give_fresh_first(self: Any, *arguments: Any) -> int:
-        fresh = Ranges([one for one in self.ready if not self.source.counts.of(one[0])])
+        plain = self.ready.plain
+        fresh = Ranges([one for one in plain if not self.source.counts.of(one[0])])
         if not fresh:
             return give(self, *arguments)
-        returned, self.ready = self.ready.difference(fresh), fresh
+        returned, self.ready.plain = plain.difference(fresh), fresh
         spent = give(self, *arguments)
-        self.ready.add_all(returned)
+        self.ready.plain.add_all(returned)
         return spent
 
     patch.setattr(Dispatcher, "_give", give_fresh_first)
@@ -147,10 +155,11 @@ def returned_last(patch: MonkeyPatch) -> None:
 def expired_though_resumed(patch: MonkeyPatch) -> None:
     """A primary ends a session that was without an owner for a while, though it has one again."""
 
-    def take_over(channel: Channel, row: Any, generation: int, owner: Any) -> None:
+    def take_over(channel: Channel, turn: Any, row: Any) -> None:
+        generation = turn.header.generation
         if channel.primary is not None and generation != row.generation:
             channel.primary.delivery.session_lost(row.id)
-        row.generation, row.owner = generation, owner
+        row.generation, row.owner, row.moved_at = generation, turn.envelope.owner, turn.sequence
 
     patch.setattr(turns, "take_over", take_over)
     patch.setattr(sessions, "take_over", take_over)
@@ -219,10 +228,10 @@ def decision_ends_with_session(patch: MonkeyPatch) -> None:
     """A home takes a decision for carried out when the session ends, though participants still have to."""
     end_session = sessions._end_session
 
-    def end_decisions(channel: Channel, row: Any) -> None:
+    def end_decisions(channel: Channel, row: Any, number: int) -> None:
         for session, _, decision in list(channel.state.transactions.unfinished()):
             decision.is_complete = session == row.id
-        end_session(channel, row)
+        end_session(channel, row, number)
 
     patch.setattr(sessions, "_end_session", end_decisions)
 
@@ -261,7 +270,117 @@ def outdated_hold_taken(patch: MonkeyPatch) -> None:
     patch.setattr(Holds, "heard_floor", lambda self, name: 0)
 
 
+def delay_ignored(patch: MonkeyPatch) -> None:
+    """A delayed message goes out at once."""
+    patch.setattr(Ready, "wait", lambda self, until_ms, start, stop: self.plain.add(start, stop))
+
+
+def expiry_ignored(patch: MonkeyPatch) -> None:
+    """A message that has expired goes out all the same, until the log ends it."""
+    patch.setattr(Dispatcher, "expire", lambda self, numbers: None)
+    hold_back = Dispatcher._hold_back
+
+    def hold_back_early(self: Any, numbers: Ranges) -> Ranges:
+        over = numbers.difference(hold_back(self, numbers)).intersection(self.expired)
+        self.expired.remove_all(over)
+        return numbers.difference(self.ready.waiting)
+
+    patch.setattr(Dispatcher, "_hold_back", hold_back_early)
+    patch.setattr(Delivery, "take_expired", lambda self: [])
+
+
+def priority_reversed(patch: MonkeyPatch) -> None:
+    """The least urgent message goes first."""
+    patch.setattr(dispatcher, "PRIORITIES", dispatcher.PRIORITIES[::-1])
+
+
+def shared_ends_with_one(patch: MonkeyPatch) -> None:
+    """The end of one session ends a subscription that others share with it."""
+    leave_all = Directory.leave_all
+
+    def leave_and_forget_the_others(self: Directory, session: int) -> list[Subscription]:
+        left = leave_all(self, session)
+        for subscription in left:
+            for other in list(subscription.members):
+                while not self.leave(subscription, other):
+                    pass
+        return left
+
+    patch.setattr(Directory, "leave_all", leave_and_forget_the_others)
+
+
+def ids_not_captured(patch: MonkeyPatch) -> None:
+    """Checkpoints leave out the ids that destinations remember."""
+    patch.setattr(KnownIds, "write", lambda self, writer: writer.count(0))
+
+
+def ids_for_ever(patch: MonkeyPatch) -> None:
+    """Ids are remembered whatever the window is."""
+    patch.setattr(known_ids, "dedup_window_of", lambda settings: 10**12)
+
+
+def batch_left_out(patch: MonkeyPatch) -> None:
+    """Of a batch with a known id no row is stored."""
+    sift = KnownIds.sift
+
+    def sift_all(self: Any, store: Any, ids: bytes, first: int, skip: int) -> Any:
+        outcomes = sift(self, store, ids, first, skip)
+        count = len(ids) // known_ids.ID_BYTES - skip
+        return (outcomes[0]._replace(first=first + skip, count=count),) if outcomes else ()
+
+    patch.setattr(KnownIds, "sift", sift_all)
+
+
+def rows_renumbered(patch: MonkeyPatch) -> None:
+    """Rows that were taken here and there are told as neighbours."""
+    patch.setattr(reading, "offsets_of", lambda numbers: b"")
+
+
+def all_rows_match(patch: MonkeyPatch) -> None:
+    """Whatever lies between two matches of a batch is given out with them."""
+    evaluate = views.evaluate
+
+    def evaluate_roughly(*arguments: Any) -> views.Evaluated:
+        done = evaluate(*arguments)
+        found = done.found
+        return done._replace(found=Ranges([(found.first, found.last + 1)])) if found else done
+
+    patch.setattr(views, "evaluate", evaluate_roughly)
+
+
+def groups_not_noted(patch: MonkeyPatch) -> None:
+    """The primary does not remember which consumer has a key."""
+    patch.setattr(MessageGroups, "assign", lambda self, bucket, by: by)
+
+
+def groups_of_holders_forgotten(patch: MonkeyPatch) -> None:
+    """A new primary does not look which keys the messages have that consumers hold."""
+    patch.setattr(Dispatcher, "_claim", lambda self, consumer: None)
+
+
+def groups_go_on_early(patch: MonkeyPatch) -> None:
+    """The groups of a consumer that is gone do not wait until what it saw has come back."""
+    leave = MessageGroups.leave
+
+    def leave_with_nothing(self: Any, share: Any, held: Ranges, *, is_kept: bool) -> None:
+        leave(self, share, Ranges(), is_kept=False)
+
+    patch.setattr(MessageGroups, "leave", leave_with_nothing)
+
+
 BUGS = (
+    rows_renumbered,
+    all_rows_match,
+    groups_not_noted,
+    groups_of_holders_forgotten,
+    groups_go_on_early,
+    shared_ends_with_one,
+    ids_not_captured,
+    ids_for_ever,
+    batch_left_out,
+    delay_ignored,
+    expiry_ignored,
+    priority_reversed,
     held_ranges_ignored,
     lower_generation_accepted,
     acknowledged_twice,

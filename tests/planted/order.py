@@ -137,7 +137,7 @@ def heard_is_doubted(patch: MonkeyPatch) -> None:
 
 def held_space_ignored(patch: MonkeyPatch) -> None:
     """The sequencer marks a checkpoint after so many entries or bytes, however long a journal gets."""
-    patch.setattr(Marking, "helps_held_space", lambda self, now_ns, stable_n, data_last, server: False)
+    patch.setattr(Marking, "helps_held_space", lambda self, *_: False)
 
 
 def seal_quantity_one(patch: MonkeyPatch) -> None:

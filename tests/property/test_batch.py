@@ -49,6 +49,7 @@ rows = st.fixed_dictionaries(
         "reply_to": texts,
         "type": texts,
         "persistent": st.booleans(),
+        "dedup_id": st.none() | st.binary(min_size=1, max_size=5),
     },
 )
 # Some batches of rows alike, where columns are left out; some with every row different.
@@ -66,6 +67,7 @@ DEFAULTS: dict[str, Any] = {
     "reply_to": None,
     "type": None,
     "persistent": True,
+    "dedup_id": None,
 }
 
 
@@ -94,6 +96,7 @@ def read(batch: Batch) -> list[dict[str, Any]]:
             "reply_to": batch.reply_to(row),
             "type": batch.type(row),
             "persistent": batch.is_persistent(row),
+            "dedup_id": batch.dedup_id(row),
         }
         for row in range(batch.count)
     ]
@@ -147,6 +150,70 @@ def test_a_slice_copies_no_body_and_its_buffers_are_its_bytes(
     assert all(len(buffer) == memoryview(buffer).nbytes for buffer in part.buffers())
 
 
+def places(count: int) -> st.SearchStrategy[list[int]]:
+    """Some rows, ascending, often here and there."""
+    return st.sets(st.integers(0, count - 1), min_size=1).map(sorted)
+
+
+def numbers(batch: Batch) -> list[int]:
+    return [batch.first_number + batch.offset(row) for row in range(batch.count)]
+
+
+@given(messages, st.data())
+def test_rows_that_are_taken_are_those_rows_one_by_one(messages: list[dict[str, Any]], data: Any) -> None:
+    batch = build(messages)
+    start, stop = data.draw(cuts(batch.count))
+    # Of a slice too, whose bits begin anywhere.
+    part = batch.slice(start, stop)
+    rows = data.draw(places(part.count))
+    taken = part.take(rows)
+    assert numbers(taken) == [batch.first_number + start + row for row in rows]
+    one_by_one = [part.slice(row, row + 1) for row in rows]
+    assert typed(read(taken)) == typed([row for one in one_by_one for row in read(one)])
+    assert [taken.row_bytes(row) for row in range(taken.count)] == [
+        one.row_bytes(0) + 4 * taken.has_gaps for one in one_by_one
+    ]
+    assert taken.has_gaps == (rows != list(range(rows[0], rows[-1] + 1)))
+    assert [row for begin, end, _ in taken.runs() for row in range(begin, end)] == list(range(taken.count))
+    for begin, end, offset in taken.runs():
+        assert [taken.offset(row) - offset for row in range(begin, end)] == list(range(end - begin))
+
+
+@given(messages, st.data())
+def test_taken_rows_come_back_from_their_bytes_and_are_cut_and_taken_again(
+    messages: list[dict[str, Any]], data: Any
+) -> None:
+    batch = build(messages)
+    rows = data.draw(places(batch.count))
+    taken = batch.take(rows)
+    again = Batch.decode(taken.encode())
+    assert again == taken
+    assert b"".join(taken.buffers()) == taken.encode()
+    assert len(taken.encode()) == taken.byte_size
+    start, stop = data.draw(cuts(taken.count))
+    few = data.draw(places(taken.count))
+    for part, wanted in (
+        (again.slice(start, stop), rows[start:stop]),
+        (again.take(few), [rows[i] for i in few]),
+    ):
+        assert numbers(part) == [batch.first_number + row for row in wanted]
+        assert typed(read(part)) == typed([read(batch)[row] for row in wanted])
+        assert Batch.decode(part.encode()) == part
+    assert numbers(again.numbered(5, 100)) == [100 + row - rows[0] for row in rows]
+
+
+@given(messages, st.integers(0, 600), st.data())
+def test_taken_rows_fill_a_budget_and_do_not_exceed_it(
+    messages: list[dict[str, Any]], budget: int, data: Any
+) -> None:
+    batch = build(messages)
+    rows = data.draw(places(batch.count))
+    weights = [batch.row_bytes(row) + 4 for row in rows]
+    fitting = batch.fitting(rows, budget)
+    assert sum(weights[:fitting]) <= budget or not fitting
+    assert fitting == len(rows) or sum(weights[: fitting + 1]) > budget
+
+
 @given(messages, st.integers(0, 400), st.data())
 def test_a_budget_is_filled_and_not_exceeded(messages: list[dict[str, Any]], budget: int, data: Any) -> None:
     batch = build(messages)
@@ -172,7 +239,10 @@ def test_a_batch_with_changed_bytes_can_be_read_or_is_refused(
     messages: list[dict[str, Any]], data: Any
 ) -> None:
     """DEC1, and what decode accepts can be read by every accessor."""
-    encoded = bytearray(build(messages).encode())
+    batch = build(messages)
+    if data.draw(st.booleans()):
+        batch = batch.take(data.draw(places(batch.count)))
+    encoded = bytearray(batch.encode())
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(encoded) - 1))
         encoded[at] = data.draw(st.sampled_from([0, 1, 4, 127, 128, 255]) | st.integers(0, 255))
@@ -182,12 +252,13 @@ def test_a_batch_with_changed_bytes_can_be_read_or_is_refused(
         return
     read(batch)
     read(batch.slice(batch.count // 2, batch.count))
+    assert numbers(batch) == sorted(set(numbers(batch))), "numbers ascend"
     assert batch.encode() == encoded
 
 
 @given(st.binary(max_size=200), st.integers(0, 2))
 def test_any_bytes_are_a_batch_or_a_protocol_error(data: bytes, rows: int) -> None:
-    header = b"\xb1\0\0\0" + rows.to_bytes(4, "little") + (len(data) + 12).to_bytes(4, "little")
+    header = b"\xb2\0\0\0" + rows.to_bytes(4, "little") + (len(data) + 12).to_bytes(4, "little")
     for candidate in (data, header + data):
         try:
             read(Batch.decode(candidate))

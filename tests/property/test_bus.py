@@ -68,7 +68,10 @@ def entry_lists(draw: st.DrawFn, start: int | None = None, most: int = 5) -> tup
 datas = st.builds(m.Data, mids, u64, u32, ids, st.binary(max_size=50))
 items = st.builds(m.ReportItem, mids, u64, u32, ids, u32)
 outcomes = st.builds(Outcome, u64, u32, st.sampled_from([int(code) for code in OutcomeCode]), u64, texts)
-pieces = st.builds(m.Piece, u64, u32, u32, st.lists(st.binary(max_size=30), max_size=3))
+offsets = st.sets(st.integers(1, 65_535), max_size=5).map(lambda some: m.offsets_of([0, *sorted(some)]))
+pieces = st.builds(
+    m.Piece, u64, u32, u32, st.lists(st.binary(max_size=30), max_size=3), st.one_of(st.just(b""), offsets)
+)
 ranges = st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 99)), max_size=5).map(
     lambda pairs: Ranges((start, start + length) for start, length in pairs)
 )
@@ -140,7 +143,7 @@ def comparable(message: Any) -> Any:
     if "page" in values:
         values["page"] = b"".join(message.page)
     if "pieces" in values:
-        values["pieces"] = [(*piece[:3], b"".join(piece.buffers)) for piece in message.pieces]
+        values["pieces"] = [(*piece[:3], b"".join(piece.buffers), piece.offsets) for piece in message.pieces]
     return values
 
 

@@ -33,6 +33,11 @@ class JournalMachine(RuleBasedStateMachine):
         self.disk = MemoryDisk()
         Journal.format(self.disk, SMALL, DISK_ID, 1, "test")
         self.order: list[bytes] = []
+        # How many of the data each of them is bound to.
+        self.bonds: list[int] = []
+        # How many of the data were there at its flush, if that flush wrote a bound record: the blocks of a
+        # flush are bound together.
+        self.flushed_with: list[int] = []
         self.data: list[tuple[Mid, bytes]] = []
         self.promised = [0]
         self.made = 0
@@ -71,13 +76,13 @@ class JournalMachine(RuleBasedStateMachine):
         location = self.journal.append_data(self._next_index(), mid, self.made, 1, digest, payload)
         assert bytes(self.journal.read(location)) == payload
 
-    @rule(size=st.sampled_from(ORDER_BYTES), pinned=st.booleans())
-    def append_order(self, size: int, pinned: bool) -> None:
+    @rule(size=st.sampled_from(ORDER_BYTES), pinned=st.booleans(), bound=st.booleans())
+    def append_order(self, size: int, pinned: bool, bound: bool) -> None:
         self.made += 1
         self.order.append(payload_of(self.made, size))
-        self.journal.append_order(
-            self._next_index(), self.order[-1], self.released_order + len(self.order), pinned=pinned
-        )
+        self.bonds.append(len(self.data) if bound else 0)
+        highest = self.released_order + len(self.order)
+        self.journal.append_order(self._next_index(), self.order[-1], highest, pinned=pinned, bound=bound)
 
     @rule()
     def promise(self) -> None:
@@ -86,11 +91,17 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
+        self._is_flushed()
         self._keep(self.journal.flush())
 
     @rule()
     def mark(self) -> None:
+        self._is_flushed()
         self._keep(self.journal.mark())
+
+    def _is_flushed(self) -> None:
+        bonds = self.bonds[len(self.flushed_with) :]
+        self.flushed_with += [len(self.data) if any(bonds) else 0] * len(bonds)
 
     def _keep(self, ticket: SyncTicket | None) -> None:
         if ticket is not None:
@@ -125,7 +136,9 @@ class JournalMachine(RuleBasedStateMachine):
                 case 0 | 1:
                     self.append_data(chance.choice(DATA_BYTES))
                 case 2 | 3:
-                    self.append_order(chance.choice(ORDER_BYTES), chance.random() < 0.1)
+                    self.append_order(
+                        chance.choice(ORDER_BYTES), chance.random() < 0.1, chance.random() < 0.5
+                    )
                 case 4:
                     self.flush()
                 case 5 if self.syncing is None and self.tickets:
@@ -204,7 +217,8 @@ class JournalMachine(RuleBasedStateMachine):
     @rule(seed=seeds)
     def a_byte_rots(self, seed: int) -> None:
         """On a copy of the disk: one rotten byte is mended or named. Only the data of the very last sync,
-        of which nothing on the disk says yet that it happened, may look like an unfinished write."""
+        of which nothing on the disk says yet that it happened, may look like an unfinished write, and then
+        the order that is bound to them does."""
         chance = random.Random(seed)
         disk = self.disk.copy()
         names = disk.list_files()
@@ -216,32 +230,45 @@ class JournalMachine(RuleBasedStateMachine):
             assert damage.file == name
             return
         order, data = _found(journal, recovered.order, recovered.data)
-        self._check_order(order)
         if self.is_marked:
+            self._check_order(order)
             self._check_data(data)
-        else:
-            assert _is_slice_of(data, self.data)
+            return
+        assert _is_slice_of(data, self.data)
+        data_end = self._end_of(data)
+        bound = [at for at, count in enumerate(self.flushed_with) if count > data_end]
+        self._check_order(order, min([self.sure[0], *bound]))
 
     def _come_back(self) -> None:
         self._open()
         order, data = _found(self.journal, self.recovered.order, self.recovered.data)
         order_start = self._check_order(order)
         data_start = self._check_data(data)
+        bonds = self.bonds[order_start : order_start + len(order)]
+        assert max(bonds, default=0) <= data_start + len(data), "order came back without its data"
         assert self.recovered.promised in self.promised[self.sure[2] - 1 :]
         # Go on with what is there; that is durable now.
         self.released_order = self.released_order + order_start
         self.order, self.data = order, data
+        self.bonds = [max(0, count - data_start) for count in bonds]
+        # What came back is durable, and counts without a bond.
+        self.flushed_with = [0] * len(order)
         self.data_forgotten = max(0, self.data_forgotten - data_start)
         self.promised = [self.recovered.promised]
         self._forget_what_was_unsure()
 
-    def _check_order(self, found: list[bytes]) -> int:
+    def _check_order(self, found: list[bytes], least: int | None = None) -> int:
         """A slice of the list that lacks at most what the base covers and what was never synced."""
         for start in range(self.base - self.released_order + 1):
             if self.order[start : start + len(found)] == found:
-                assert start + len(found) >= self.sure[0]
+                assert start + len(found) >= (self.sure[0] if least is None else least)
                 return start
         raise AssertionError(f"{len(found)} order records came back that were not written like that")
+
+    def _end_of(self, found: list[tuple[Mid, bytes]]) -> int:
+        """How many of the data these are the end of, if any were found."""
+        starts = range(len(self.data) - len(found) + 1)
+        return max(start for start in starts if self.data[start : start + len(found)] == found) + len(found)
 
     def _check_data(self, found: list[tuple[Mid, bytes]]) -> int:
         for start in range(self.data_forgotten + 1):

@@ -45,7 +45,7 @@ class LockedHall(Hall):
 
     def _take_delivery(self, deliver: Deliver) -> None:
         for piece in deliver.pieces:
-            rows = range(piece.first_sequence, piece.first_sequence + piece.count)
+            rows = piece.sequences
             assert not self._all_locked.intersection(rows), "what is locked was given out"
         super()._take_delivery(deliver)
 

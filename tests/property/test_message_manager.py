@@ -16,13 +16,23 @@ from antiphon.bus.messages import Deliver
 from antiphon.message_manager.delivery import dispatcher
 from antiphon.message_manager.effects import Effect
 from antiphon.message_manager.manager import MessageManager
+from antiphon.names import DEAD_QUEUE_NAME
 from antiphon.ranges import Ranges
-from antiphon.wire.commands import CommandKind, Outcome, OutcomeCode, Return, read_command
+from antiphon.wire.commands import (
+    AlterDestination,
+    CommandKind,
+    Outcome,
+    OutcomeCode,
+    PurgeDestination,
+    Return,
+    read_command,
+)
 from tests.property.restored import RestoredChannel
 from tests.unit.message_manager.channel import (
     AT_ONCE,
     Client,
     delivers,
+    of_node,
     proposals,
 )
 
@@ -35,7 +45,10 @@ steps = st.lists(
         st.tuples(st.just("publish"), few, few, st.integers(-6, 2), st.integers(1, 6), st.integers(0, 8)),
         # session, destination, first and length of two ranges, counted from the end of the log
         st.tuples(st.just("ack"), few, few, st.integers(1, 40), st.integers(1, 12), st.integers(1, 40)),
-        st.tuples(st.just("return"), few, few, st.integers(1, 40), st.integers(1, 12)),
+        st.tuples(st.just("return"), few, few, st.integers(1, 40), st.integers(1, 12), st.booleans()),
+        st.tuples(st.just("alter"), few, st.integers(0, 2)),
+        st.tuples(st.just("purge"), few),
+        st.tuples(st.just("bury")),
         st.tuples(st.just("resume"), few),
         st.tuples(st.just("close"), few),
         st.tuples(st.just("restart"), few),
@@ -95,12 +108,28 @@ class Story:
         number = self._last(who % 2) + 1
         self.channel.order(client.ack(self.queues[where % 2], *numbers, number=number))
 
-    def _return(self, who: int, where: int, start: int, count: int) -> None:
+    def _return(self, who: int, where: int, start: int, count: int, is_rejected: bool) -> None:
         client = self.clients[who % 2]
         client.number = self._last(who % 2) + 1
         client.confirmed_through = 0
         first = max(1, self.channel.next - start)
-        self.channel.order(client.give_back(self.queues[where % 2], (first, first + count)))
+        numbers = (first, first + count)
+        queue = self.queues[where % 2]
+        back = client.reject(queue, numbers) if is_rejected else client.give_back(queue, numbers)
+        self.channel.order(back)
+
+    def _alter(self, where: int, limit: int) -> None:
+        settings = f'{{"redelivery_limit":{limit}}}'
+        alter = AlterDestination(destination=self.queues[where % 2], settings=settings)
+        self.channel.order(of_node(alter))
+
+    def _purge(self, where: int) -> None:
+        self.channel.order(of_node(PurgeDestination(destination=self.queues[where % 2])))
+
+    def _bury(self) -> None:
+        """Order what the primary proposes, dead messages among it."""
+        self.channel.now_ns += 1_000_000_000
+        self.channel.order_proposals(self.channel.flush())
 
     def _resume(self, who: int) -> None:
         client = self.clients[who % 2]
@@ -165,6 +194,9 @@ def test_a_number_of_a_session_is_stored_at_most_once(drawn: list[Step]) -> None
     for step in drawn:
         story.tell([step])
         for queue in story.channel.manager.state.directory:
+            if queue.name == DEAD_QUEUE_NAME:
+                # The primary moved these; no session asked for them.
+                continue
             for sequence in queue.live.numbers():
                 if sequence not in seen:
                     seen.add(sequence)
@@ -173,12 +205,13 @@ def test_a_number_of_a_session_is_stored_at_most_once(drawn: list[Step]) -> None
 
 
 @given(steps)
-def test_what_was_published_is_live_or_acknowledged(drawn: list[Step]) -> None:
+def test_what_was_published_is_live_acknowledged_dead_or_purged(drawn: list[Step]) -> None:
     story = Story()
     for step in drawn:
         story.tell([step])
         for row in story.channel.manager.destinations():
-            assert row["published"] == row["messages"] + row["acknowledged"]
+            gone = row["acknowledged"] + row["dead"] + row["purged"]
+            assert row["published"] == row["messages"] + gone
 
 
 @given(steps)
@@ -228,7 +261,7 @@ def waiting(given: dispatcher.Dispatcher) -> Ranges:
     """What is ready, and what a dispatcher has not looked at yet."""
     rest, through = given.source.pending(given._looked, 1 << 30)
     assert through is None
-    return given.ready.union(rest)
+    return given.ready.all().union(rest)
 
 
 @dataclass
@@ -297,7 +330,7 @@ class Hall:
         holder = self.holders[taker.consumer]
         assert taker.first_delivery == holder.delivered + 1, "deliveries are numbered without gaps"
         for piece in deliver.pieces:
-            for number in range(piece.first_sequence, piece.first_sequence + piece.count):
+            for number in piece.sequences:
                 assert number not in self.acknowledged, "an acknowledged message was pushed again"
                 assert not any(number in other.held for other in self.holders.values()), "given twice"
                 assert number not in self.kept_back, "given out before its return was ordered"

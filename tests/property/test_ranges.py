@@ -12,7 +12,12 @@ from antiphon.ranges import Ranges
 
 numbers = st.integers(0, 300)
 # Dense enough that ranges touch, many enough that the walk over both sets is taken too.
-sets = st.one_of(st.sets(numbers, max_size=20), st.sets(numbers, min_size=100, max_size=200))
+# And many in a small part of all numbers.
+sets = st.one_of(
+    st.sets(numbers, max_size=20),
+    st.sets(numbers, min_size=100, max_size=200),
+    st.sets(st.integers(100, 230), min_size=60, max_size=90),
+)
 
 
 def ranges_of(members: set[int]) -> Ranges:
@@ -82,6 +87,11 @@ def test_a_part_is_what_the_set_has_there(members: set[int], start: int, stop: i
     assert ranges.take_from(start, stop) == ranges_of({*[n for n in ordered if n >= start][:stop]})
     assert ranges.covers(start, stop) == set(range(start, stop)).issubset(members)
     assert (start in ranges) == (start in members)
+
+
+@given(sets)
+def test_ascending_numbers_make_their_set(members: set[int]) -> None:
+    assert Ranges.of_numbers(sorted(members)) == ranges_of(members)
 
 
 @given(sets)

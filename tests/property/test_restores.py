@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.ranges import Ranges
-from antiphon.wire.commands import CommandKind
+from antiphon.wire.commands import ClaimClientId, CommandKind, ExpireClientId, ReleaseClientId
 from antiphon.wire.transactions import Consumed, Participant
 from tests.property.restored import RestoredChannel
-from tests.unit.message_manager.channel import Client, finish, forget, resolve
+from tests.unit.message_manager.channel import Client, finish, forget, of_node, resolve
 
 LAST = (1 << 64) - 1
 RETENTIONS = ('{"retention":0}', '{"retention":5}', '{"retention":"consumed"}', '{"retention_bytes":300}')
@@ -33,7 +34,24 @@ RAW = (
     CommandKind.STAGE,
     CommandKind.CREATE,
     CommandKind.DELETE,
+    CommandKind.CREATE_TEMPORARY,
 )
+
+
+SUBSCRIPTIONS: tuple[tuple[str, str | bool], ...] = (
+    ("", False),
+    ("s0", False),
+    ("s1", False),
+    ("s1", True),
+    ("", "s0"),
+    ("", "s1"),
+)
+"""The durable name, and whether or under which name the subscription is shared."""
+
+
+def client_id_of(client: Client) -> str:
+    """Two of three clients have the same."""
+    return f"c{client.session % 2}"
 
 
 class Talk:
@@ -44,7 +62,7 @@ class Talk:
         self.channel = RestoredChannel(records_per_segment=self.chance.choice((1, 4)))
         self.clients = [Client(0xA1 + at) for at in range(3)]
         for client in self.clients:
-            self.channel.order(client.open(client_id=f"c{client.session}"))
+            self.channel.order(client.open(client_id=client_id_of(client), connection=client.session % 2))
         self.destinations = [
             self.channel.create("q0"),
             self.channel.create("q1"),
@@ -68,6 +86,8 @@ class Talk:
             self.finish,
             self.stage,
             self.commit_staged,
+            self.claim,
+            self.create_temporary,
             self.rubbish,
             self.pass_time,
             self.begin_anew,
@@ -117,8 +137,16 @@ class Talk:
 
     def subscribe(self, client: Client) -> None:
         start = self.chance.choice(("latest", "earliest", self.number()))
-        name = self.chance.choice(("", "s0", "s1"))
-        self.channel.order(client.subscribe(self.destination, name, start, client_id=f"c{client.session}"))
+        name, shared = self.chance.choice(SUBSCRIPTIONS)
+        command = client.subscribe(
+            self.destination,
+            name,
+            start,
+            shared=shared,
+            client_id=client_id_of(client),
+            no_local=not shared and self.chance.random() < 0.4,
+        )
+        self.channel.order(command)
 
     def unsubscribe(self, client: Client) -> None:
         self.channel.order(client.unsubscribe(self.source()[1]))
@@ -201,6 +229,30 @@ class Talk:
             )
             self.channel.order(command)
 
+    def claim(self, client: Client) -> None:
+        """Something about a client id, by any connection."""
+        named: dict[str, Any] = {
+            "client_id": client_id_of(client),
+            "connection": self.chance.randint(1, 3),
+            "generation": self.chance.randint(1, 3),
+        }
+        term = self.channel.manager.term
+        wish = self.chance.choice(
+            (
+                ClaimClientId(**named),
+                ClaimClientId(**named),
+                ReleaseClientId(**named, is_lost=self.chance.random() < 0.7),
+                ExpireClientId(**named, term=term),
+            )
+        )
+        self.channel.order(of_node(wish))
+
+    def create_temporary(self, client: Client) -> None:
+        """One more destination, or none, which may be the next that is published to, held or deleted."""
+        made = self.channel.order(client.create_temporary(self.chance.choice((1, 1, 2, 2, 3))))
+        if self.chance.random() < 0.5:
+            self.destinations[3:] = [made]
+
     def rubbish(self, client: Client) -> None:
         size = self.chance.choice((0, 3, 8, 16, 17, 33, 60))
         self.channel.order(client.raw(self.chance.choice(RAW), self.chance.randbytes(size)))
@@ -217,7 +269,7 @@ class Talk:
                 self.channel.order(client.close())
                 anew = Client(client.session + 0x100)
                 self.clients[self.clients.index(client)] = anew
-                self.channel.order(anew.open(client_id=f"c{anew.session}"))
+                self.channel.order(anew.open(client_id=client_id_of(anew), connection=anew.session % 2))
             case 2:
                 at = self.chance.randrange(3)
                 self.channel.order(client.delete(self.destinations[at]))

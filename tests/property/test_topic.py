@@ -135,9 +135,7 @@ class Run:
         self.next_number += 1
         first = id + 1 if start < 0 else start
         self.topic.subscribe(
-            Subscription(
-                id=id, topic=self.topic, session=id % 2, subscriber="", client_id="", floor=max(0, first - 1)
-            )
+            Subscription(id=id, topic=self.topic, subscriber="", client_id="", floor=max(0, first - 1))
         )
         needs = {number for number in self.model.kept if number >= first}
         self.model.subscribers[id] = Subscriber(first, needs)

@@ -28,7 +28,7 @@ steps = st.lists(
     st.one_of(
         st.tuples(st.just("publish"), few, few, st.integers(1, 6)),
         st.tuples(st.just("publish"), few, few, st.integers(1, 6)),
-        st.tuples(st.just("subscribe"), few, few, few, st.integers(0, 2)),
+        st.tuples(st.just("subscribe"), few, few, few, st.integers(0, 2), st.booleans()),
         st.tuples(st.just("unsubscribe"), few, few),
         st.tuples(st.just("ack"), few, st.integers(0, 10), st.integers(1, 12)),
         st.tuples(st.just("give_back"), few, st.integers(0, 10), st.integers(1, 6)),
@@ -73,6 +73,11 @@ class Story:
             found = self.channel.manager.state.directory.named(row["name"])
             assert isinstance(found, Topic)
             assert found.published == found.live.count + found.trimmed
+            for subscription in found.subscriptions.values():
+                # It ends with the last of its sessions, unless it is durable.
+                assert bool(subscription.members) != subscription.is_durable
+                assert all(self.channel.manager.state.sessions.has(one) for one in subscription.members)
+                assert len(subscription.members) <= 1 or subscription.is_shared
         self.channel.flush()
 
     def check_deliveries(self, rows: list[tuple[int, int, bytes, int]]) -> None:
@@ -95,9 +100,11 @@ class Story:
         client = self.clients[who % 2]
         self.channel.order(client.publish(self.topics[where % 2], [bytes(30)] * count))
 
-    def _subscribe(self, who: int, where: int, name: int, start: int) -> None:
-        client = self.clients[who % 2]
-        self.channel.order(client.subscribe(self.topics[where % 2], NAMES[name], STARTS[start]))
+    def _subscribe(self, who: int, where: int, name: int, start: int, is_shared: bool) -> None:
+        client, shared = self.clients[who % 2], (True if NAMES[name] else "crew") if is_shared else False
+        self.channel.order(
+            client.subscribe(self.topics[where % 2], NAMES[name], STARTS[start], shared=shared)
+        )
 
     def _unsubscribe(self, who: int, which: int) -> None:
         subscription = self._pick(which)
@@ -194,7 +201,7 @@ def test_in_the_end_every_subscriber_gets_what_it_needs_in_order(drawn: list[Ste
         for subscription in list(topic.subscriptions.values()):
             key = next(keys)
             expected = list(subscription.needs(topic.live).numbers())
-            session = subscription.session or SESSIONS[0]
+            session = next(iter(subscription.members), SESSIONS[0])
             channel.register(key, topic.id, session=session, subscription=subscription.id)
             rows = delivered(channel.flush())
             assert [number for _, number, _, _ in rows] == expected

@@ -20,9 +20,13 @@ from antiphon.wire import frames, holds, layout, range_frames, transaction_frame
 from antiphon.wire.buffer import FrameBuffer
 from antiphon.wire.commands import (
     NODE_SESSION,
+    OF_THE_NODE,
     PUBLISH_COUNT_MAX,
+    UNNUMBERED,
+    BuryMessages,
     CommandKind,
     ConfirmItem,
+    DeadReason,
     Outcome,
     OutcomeCode,
     Payload,
@@ -108,13 +112,23 @@ def instances(cls: type[Any]) -> st.SearchStrategy[Any]:
 
 
 FRAME_CLASSES: list[type[Any]] = list(get_args(Frame))
-WITH_BATCH = (Publish, TransactedPublish, StagedPublish)
+WITH_BATCH = (Publish, TransactedPublish, StagedPublish, BuryMessages)
 PAYLOAD_CLASSES: list[type[Any]] = [cls for cls in get_args(Payload) if cls not in WITH_BATCH]
 
 any_frame = st.one_of(*map(instances, FRAME_CLASSES))
 any_publish = st.builds(Publish, u64s, u32s, st.just(0), blobs)
 any_transacted = st.builds(TransactedPublish, u64s, u32s, u32s, u64s, u32s, st.just(0), blobs)
 any_staged = st.builds(StagedPublish, u128s, u32s, u32s, u32s, u64s, u32s, st.just(0), texts, blobs)
+any_burial = st.builds(
+    BuryMessages,
+    destination=u64s,
+    subscription=u64s,
+    reason=st.sampled_from(DeadReason),
+    term=u64s,
+    target=u64s,
+    numbers=ranges,
+    batch=blobs,
+)
 any_payload = st.one_of(any_publish, any_transacted, any_staged, *map(instances, PAYLOAD_CLASSES))
 
 
@@ -124,8 +138,8 @@ def any_command(draw: st.DrawFn) -> tuple[dict[str, Any], bytes]:
     payload = draw(any_payload)
     kind = kind_of(payload)
     header: dict[str, Any] = {"kind": kind, "generation": draw(u32s), "confirmed_through": draw(u64s)}
-    is_unnumbered = kind in (1, 2, 3, 17, 18)
-    of_session = is_unnumbered or (kind not in (9, 10, 13, 19, 20, 21) and draw(st.booleans()))
+    is_unnumbered = kind in UNNUMBERED
+    of_session = is_unnumbered or (kind not in OF_THE_NODE and draw(st.booleans()))
     header["session"] = draw(st.integers(1, 2**128 - 1)) if of_session else NODE_SESSION
     header["number"] = draw(st.integers(1, 2**63)) if of_session and not is_unnumbered else 0
     header["count"] = draw(st.integers(1, PUBLISH_COUNT_MAX)) if kind == CommandKind.PUBLISH else 1
@@ -231,10 +245,11 @@ def test_however_nonsense_is_cut_it_is_judged_the_same(
     assert walk(cut, limit=5) == walk([stream], limit=5)
 
 
-@pytest.mark.parametrize("cls", [*PAYLOAD_CLASSES, Publish], ids=lambda cls: str(cls.__name__))
+@pytest.mark.parametrize("cls", [*PAYLOAD_CLASSES, Publish, BuryMessages], ids=lambda cls: str(cls.__name__))
 @given(data=st.data())
 def test_a_payload_decodes_to_itself(cls: type[Any], data: st.DataObject) -> None:
-    payload = data.draw(any_publish if cls is Publish else instances(cls))
+    whole = {Publish: any_publish, BuryMessages: any_burial}
+    payload = data.draw(whole[cls] if cls in whole else instances(cls))
     decoded = decode_payload(kind_of(payload), payload.encode())
     assert decoded == payload
     assert type(decoded) is cls

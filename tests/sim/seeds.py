@@ -68,18 +68,6 @@ def run_seeds(workload: str, seeds: range) -> Iterator[Timed]:
             pool.shutdown(cancel_futures=True)
 
 
-def first_broken(workload: str, seeds: range) -> str:
-    """What the first seed says that breaks a promise, and how to repeat it; nothing if none does."""
-    return next((verdict(one.report) for one in run_seeds(workload, seeds) if not one.report.is_clean), "")
-
-
-def fresh_seeds(count: int) -> range:
-    """Other seeds every time: ANTIPHON_SIM_FROM names the first one."""
-    first = int(os.environ.get("ANTIPHON_SIM_FROM", "1000000"))
-    print(f"\nseeds {first:,} to {first + count - 1:,}")
-    return range(first, first + count)
-
-
 def verdict(report: Report) -> str:
     """What a run says that broke a promise, and how to repeat it."""
     return f"{report.violation}\n    {report.replay}"

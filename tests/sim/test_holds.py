@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.seeds import OF_DAMAGE, OF_DISKS, Seeds, first_broken, fresh_seeds
+from tests.sim.seeds import OF_DAMAGE, OF_DISKS, Seeds
 
 SEEDS = range(1, 41)
 MORE_SEEDS = range(1, 121)
-LONG_SEEDS = 5_000
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -66,10 +65,3 @@ def test_the_seeds_reach_the_rare_branches(seeds: Seeds) -> None:
 @pytest.mark.timeout(900)
 def test_more_seeds_reach_the_rarest_branches() -> None:
     assert Seeds("holds", MORE_SEEDS).missed(PROBES + RARE) == []
-
-
-@pytest.mark.long
-@pytest.mark.timeout(3_600)
-def test_no_promise_is_broken_in_five_thousand_fresh_seeds() -> None:
-    broken = first_broken("holds", fresh_seeds(LONG_SEEDS))
-    assert not broken, broken

@@ -130,7 +130,7 @@ def test_a_million_rows_are_committed_at_once(
     spark: SparkSession, connection: Connection, servers: str, name: Name
 ) -> None:
     topic = name("topic")
-    with connection.session() as session, session.consumer(topic, durable=topic, prefetch=1):
+    with connection.session() as session, session.consumer(topic, durable=topic, shared=True, prefetch=1):
         write(numbers(spark, 1_000_000), servers, destination=topic)
         listed = connection.admin().destinations()
     (row,) = [row for row in listed if row["name"] == topic]

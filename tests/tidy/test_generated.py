@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 
+import pytest
+
 from tools.blocking_face import TARGET, generate
+from tools.reference_pages import FOLDER, PAGES
 
 
 def test_the_blocking_face_is_what_is_generated_from_the_asyncio_one() -> None:
@@ -12,6 +15,12 @@ def test_the_blocking_face_is_what_is_generated_from_the_asyncio_one() -> None:
     checked_in = ast.parse(TARGET.read_text(encoding="utf-8"))
     generated = ast.parse(generate())
     assert _text(checked_in) == _text(generated)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_reference_page_says_what_the_code_says(page: str) -> None:
+    told = (FOLDER / page).read_text(encoding="utf-8")
+    assert told == PAGES[page](), "`make generate` writes it anew"
 
 
 def _text(module: ast.Module) -> str:

@@ -9,7 +9,6 @@ import pytest
 
 from antiphon.bus import messages
 from antiphon.bus.schema import KINDS, Machine, heard_by
-from tests.tidy.messages_page import page
 from tests.tidy.source import ROOT, assert_none
 
 SOURCE = ROOT / "src/antiphon"
@@ -80,11 +79,6 @@ def test_a_machine_knows_every_message_that_it_listens_to(machine: Machine) -> N
     assert_none(
         [f"{kind.__name__} is for the {machine.value}" for kind in listens if kind.__name__ not in known]
     )
-
-
-def test_the_reference_page_says_what_the_classes_say() -> None:
-    told = (ROOT / "docs/reference/messages.md").read_text()
-    assert told == page(), "make it anew: python -m tests.tidy.messages_page > docs/reference/messages.md"
 
 
 def test_a_message_that_nobody_takes_is_seen() -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon import ids
 from antiphon.errors import InvalidName
 from antiphon.ids import (
     U32_MAX,
@@ -55,21 +56,33 @@ def test_each_life_counts_its_questions_from_elsewhere() -> None:
     assert min(abs(one - other) for one in firsts for other in firsts if one != other) > U32_MAX
 
 
-def test_ids_go_on_after_the_counter_ran_out_and_was_renewed() -> None:
+def test_ids_and_keys_go_on_after_the_counter_ran_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ids, "COUNT_MAX", 3)
+    source = IdSource(0xAAAA, 0xBBBBBBBB, port=0xFFFF, start_s=0xDDDDDDDD)
+    given_out = [source.next() for _ in range(7)]
+    assert f"{given_out[3]:032x}" == "aaaabbbbbbbb0000dddddddd00000001"
+    assert f"{given_out[6]:032x}" == "aaaabbbbbbbb0001dddddddd00000001"
+    keys = [source.next_key() for _ in range(100)]
+    assert len({*given_out}) == 7
+    assert len({*keys}) == 100
+
+
+def test_the_keys_of_two_lives_differ_though_both_went_on_to_other_ports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ids, "COUNT_MAX", 3)
+    lives = [IdSource(1, 2, port, start_s) for port, start_s in ((7, 1), (9, 2))]
+    keys = [life.next_key() for life in lives for _ in range(100)]
+    assert len({*keys}) == 200
+
+
+def test_the_last_id_of_a_run_ends_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ids, "COUNT_MAX", 1)
     source = IdSource(1, 2, 3, start_s=100)
-    source._counter = U32_MAX - 1
-    last = source.next()
-    assert source.is_exhausted
-    with pytest.raises(AssertionError, match="run out"):
+    given_out = {source.next() for _ in range(0x10000)}
+    assert len(given_out) == 0x10000
+    with pytest.raises(AssertionError, match="every id"):
         source.next()
-    source.renew(101)
-    assert source.next() > last
-
-
-def test_an_id_source_is_not_renewed_with_a_start_it_had() -> None:
-    source = IdSource(1, 2, 3, start_s=100)
-    with pytest.raises(AssertionError, match="not after"):
-        source.renew(100)
 
 
 @given(st.integers(0, 2**128 - 1), st.text(min_size=1), st.integers(0, U64_MAX))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from antiphon import names
 from antiphon.errors import InvalidName
 from antiphon.names import (
     DestinationName,
@@ -102,3 +103,19 @@ def test_a_subscription_is_called_as_a_destination_may_be(name: str) -> None:
 def test_what_a_subscription_may_not_be_called(name: object, complaint: str) -> None:
     with pytest.raises(InvalidName, match=complaint):
         check_subscription_name(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "stop"),
+    [
+        ("a1 b", 0, 2),
+        ("a1 b", 2, 2),
+        ("1a", 0, 0),
+        ("1a", 1, 2),
+        ("größe=", 0, 5),
+        ("ü", 0, 1),
+        ("$_x.y", 0, 3),
+    ],
+)
+def test_where_an_identifier_ends(text: str, at: int, stop: int) -> None:
+    assert names.identifier_stop(text, at) == stop

@@ -86,3 +86,9 @@ def test_bytes_that_are_not_disjoint_ascending_ranges_are_refused(pairs: list[tu
     data = b"".join(number.to_bytes(8, "little") for pair in pairs for number in pair)
     with pytest.raises(ProtocolError, match="overlap, touch, are empty or out of order"):
         Ranges.decode(data)
+
+
+def test_edges_are_starts_and_stops_in_turn() -> None:
+    assert Ranges.of_edges([1, 3, 5, 6]) == Ranges([(1, 3), (5, 6)])
+    assert Ranges.of_edges([1, 3, 5, 6]).count == 3
+    assert Ranges.of_edges([]) == Ranges()

@@ -13,11 +13,12 @@ builder     `BatchBuilder`: messages, checked one by one -> `Batch`
 from antiphon.batch.batch import Batch
 from antiphon.batch.bodies import BodyKind
 from antiphon.batch.builder import BatchBuilder
-from antiphon.batch.layout import BATCH_BYTES_MAX, BODY_BYTES_MAX, ROWS_MAX, ColumnId
+from antiphon.batch.layout import BATCH_BYTES_MAX, BODY_BYTES_MAX, ROWS_MAX, BatchRule, ColumnId
 
 __all__ = [
     "Batch",
     "BatchBuilder",
+    "BatchRule",
     "BodyKind",
     "ColumnId",
     "BATCH_BYTES_MAX",

@@ -2,6 +2,7 @@
 
     BAT1  A batch does not change. Slices and reads share its bytes and copy no body.
     BAT2  decode(encode(batch)) == batch, also for slices; a slice of a slice is the slice taken at once.
+          Rows that are taken here and there are copied, and keep their numbers.
     BAT3  `b"".join(buffers())` is `encode()`.
 
 A caller that gives `decode` a view must not change the bytes behind it. Sequence numbers, destinations and
@@ -13,10 +14,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from antiphon.batch.bodies import Body, BodyKind, decode_body
-from antiphon.batch.column import Column, pack_offsets
+from antiphon.batch.column import OFFSET_BYTES, Column, pack_offsets
 from antiphon.batch.decoding import decode_parts
 from antiphon.batch.layout import (
     BATCH_BYTES_MAX,
@@ -31,6 +32,7 @@ from antiphon.batch.layout import (
     ColumnId,
     pack_header,
     padded,
+    rules_of,
 )
 from antiphon.batch.properties import decode_properties
 from antiphon.errors import InvalidMessage, MessageTooLarge
@@ -38,7 +40,7 @@ from antiphon.values import PropertyValue, ValueType, decode_text
 
 
 class Batch:
-    """A block of messages. Rows count from 0; row r has the number `first_number + r`.
+    """A block of messages. Rows count from 0; row r has the number `first_number + offset(r)`.
 
     >>> batch = Batch.of_bodies([b"a", b"bc"], producer=7, first_number=1, timestamp_ms=0)
     >>> Batch.decode(batch.encode()).slice(1, 2).bodies()
@@ -51,6 +53,7 @@ class Batch:
         "_columns",
         "_encoded",
         "_first_bit",
+        "_offsets",
         "_properties",
         "_timestamp_ms",
         "count",
@@ -69,6 +72,7 @@ class Batch:
         body: Column,
         columns: dict[ColumnId, Column],
         properties: dict[str, Column],
+        offsets: Column | None = None,
         encoded: bytes | memoryview | None = None,
     ) -> None:
         """For builder and decoder: nothing is checked here."""
@@ -81,6 +85,8 @@ class Batch:
         self._body = body
         self._columns = columns
         self._properties = properties
+        # How far the numbers of rows lie apart; None: by one.
+        self._offsets = offsets
         self._encoded = encoded
 
     @classmethod
@@ -119,7 +125,7 @@ class Batch:
             view[offsets_at : offsets_at + len(offsets)].cast("i"),
         )
         return cls(
-            len(lengths), producer, first_number, timestamp_ms, BodyKind.BYTES, 0, body, {}, {}, encoded
+            len(lengths), producer, first_number, timestamp_ms, BodyKind.BYTES, 0, body, {}, {}, None, encoded
         )
 
     @classmethod
@@ -188,6 +194,22 @@ class Batch:
     def type(self, row: int) -> str | None:
         return self._text(ColumnId.TYPE, row)
 
+    def dedup_id(self, row: int) -> bytes | None:
+        """The id that the application gave the message."""
+        column = self._columns.get(ColumnId.DEDUP_ID)
+        return bytes(column.item(row)) if column is not None and column.is_present(row) else None
+
+    @property
+    def has_ids(self) -> bool:
+        """May any message have an id of the application?"""
+        return ColumnId.DEDUP_ID in self._columns
+
+    @property
+    def is_transient(self) -> bool:
+        """Is every row non-persistent? A slice may say no although it is so."""
+        column = self._columns.get(ColumnId.PERSISTENT)
+        return column is not None and not any(column.values)
+
     def properties(self, row: int) -> dict[str, PropertyValue]:
         blobs = self._columns.get(ColumnId.PROPERTIES)
         if blobs is not None:
@@ -200,9 +222,33 @@ class Batch:
         """The column itself, for questions about all rows; None if no row needs it."""
         return self._body if id is ColumnId.BODY else self._columns.get(id)
 
+    def offset(self, row: int) -> int:
+        """How far the number of a row lies beyond `first_number`."""
+        offsets = self._offsets
+        return row if offsets is None else offsets.values[row] - offsets.values[0]
+
+    @property
+    def has_gaps(self) -> bool:
+        """Were the rows taken here and there?"""
+        return self._offsets is not None
+
+    def runs(self) -> list[tuple[int, int, int]]:
+        """The rows in runs of consecutive numbers: `[start, stop)` of each, and the offset of row start."""
+        if self._offsets is None:
+            return [(0, self.count, 0)]
+        offsets = self._offsets.values.tolist()
+        starts = [0, *[row for row, (one, next_) in enumerate(pairwise(offsets), 1) if next_ - one > 1]]
+        stops = [*starts[1:], self.count]
+        return [(start, stop, offsets[start] - offsets[0]) for start, stop in zip(starts, stops, strict=True)]
+
     def property_column(self, name: str) -> Column | None:
         """The column of a property; None if no row has it, or if properties are blobs here."""
         return self._properties.get(name)
+
+    @property
+    def rules(self) -> int:
+        """What rows may ask of the fold (`BatchRule`); a slice has the rules of the whole batch."""
+        return rules_of(self._columns) if self._columns else 0
 
     @property
     def property_names(self) -> tuple[str, ...]:
@@ -239,6 +285,7 @@ class Batch:
             self._body,
             self._columns,
             self._properties,
+            self._offsets,
         )
 
     def slice(self, start: int, stop: int) -> Batch:
@@ -249,13 +296,37 @@ class Batch:
         return Batch(
             stop - start,
             self.producer,
-            self.first_number + start,
+            self.first_number + self.offset(start),
             self._timestamp_ms,
             self._body_kind,
             self._first_bit + start & 7,
             self._body.slice(start, stop),
             {id: column.slice(start, stop) for id, column in self._columns.items()},
             {name: column.slice(start, stop) for name, column in self._properties.items()},
+            None if self._offsets is None else self._offsets.slice(start, stop),
+        )
+
+    def take(self, rows: Sequence[int]) -> Batch:
+        """These rows, ascending, as a batch of their own: a slice, or a copy of rows that lie here and there.
+
+        The copy begins with bit 0, and has a column of how far the numbers of its rows lie apart.
+        """
+        first, stop = rows[0], rows[-1] + 1
+        assert 0 <= first < stop <= self.count, f"no rows {first} to {stop} in a batch of {self.count}"
+        if stop - first == len(rows):
+            return self.slice(first, stop)
+        places = rows if self._offsets is None else [self._offsets.values[row] for row in rows]
+        return Batch(
+            len(rows),
+            self.producer,
+            self.first_number + self.offset(first),
+            self._timestamp_ms,
+            self._body_kind,
+            0,
+            self._body.take(rows),
+            {id: column.take(rows) for id, column in self._columns.items()},
+            {name: column.take(rows) for name, column in self._properties.items()},
+            Column.of_numbers(ValueType.I32, [place - places[0] for place in places]),
         )
 
     def row_bytes(self, row: int) -> int:
@@ -269,13 +340,20 @@ class Batch:
         stops = range(start + 1, self.count + 1)
         return bisect_right(stops, byte_budget, key=lambda stop: self._extent(start, stop))
 
+    def fitting(self, rows: Sequence[int], byte_budget: int) -> int:
+        """How many of these rows, ascending, fit the budget when they are taken together; may be 0."""
+        if self._extent(rows[0], rows[-1] + 1) + OFFSET_BYTES * len(rows) <= byte_budget:
+            return len(rows)
+        sizes = accumulate([self.row_bytes(row) + OFFSET_BYTES for row in rows])
+        return bisect_right(list(sizes), byte_budget)
+
     def _extent(self, start: int, stop: int) -> int:
         extent = self._body.extent(start, stop)
         if self._columns:
             extent += sum(column.extent(start, stop) for column in self._columns.values())
         if self._properties:
             extent += sum(column.extent(start, stop) for column in self._properties.values())
-        return extent
+        return extent if self._offsets is None else extent + self._offsets.extent(start, stop)
 
     # -- bytes -----------------------------------------------------------------
 
@@ -301,8 +379,12 @@ class Batch:
             _entry(ColumnId.PROPERTY, column, len(name))
             for name, column in zip(names, self._properties.values(), strict=True)
         ]
+        columns = [self._body, *self._columns.values(), *self._properties.values()]
+        if self._offsets is not None:
+            entries.append(_entry(ColumnId.NUMBER_OFFSET, self._offsets))
+            columns.append(self._offsets)
         pieces: list[bytes | memoryview] = []
-        for column in (self._body, *self._columns.values(), *self._properties.values()):
+        for column in columns:
             for block in column.blocks():
                 pieces.append(block)
                 if len(block) & 7:
@@ -319,6 +401,7 @@ class Batch:
             length=head_length + sum(map(len, pieces)),
             columns=len(entries),
             names_length=names_length,
+            rules=self.rules,
         )
         return [b"".join([header, *entries, *names, PADDING[names_length & 7]]), *pieces]
 

@@ -47,7 +47,7 @@ class Column:
 
     @classmethod
     def of_items(
-        cls, type: ValueType, items: Sequence[bytes], presence: Sequence[int] | None = None
+        cls, type: ValueType, items: Sequence[bytes | memoryview], presence: Sequence[int] | None = None
     ) -> Column:
         """A column of STR (encoded already) or BYTES."""
         offsets = pack_offsets(list(map(len, items)))
@@ -125,6 +125,24 @@ class Column:
             values = self.values[start:stop]
         presence = self.presence
         return Column(self.type, values, offsets, presence and presence[bits], bit & 7)
+
+    def take(self, rows: Sequence[int]) -> Column:
+        """These rows; their bytes are copied, and bits begin at bit 0."""
+        presence = None if self.presence is None else self._flags(self.presence, rows)
+        if self.offsets is not None:
+            return Column.of_items(self.type, list(map(self.item, rows)), presence)
+        if self.type is _BOOL:
+            return Column.of_flags(self._flags(self.values, rows), presence)
+        if self.type is _NULL:
+            return Column.of_nulls(presence)
+        width, bytes_ = self.values.itemsize, self.values.cast("B")
+        values = b"".join([bytes_[row * width : (row + 1) * width] for row in rows])
+        code = FIXED_FORMATS[self.type]
+        return Column(self.type, memoryview(values).cast(code), None, _presence(presence))  # type: ignore[call-overload]
+
+    def _flags(self, bits: memoryview, rows: Sequence[int]) -> list[int]:
+        first = self.first_bit
+        return [bits[first + row >> 3] >> (first + row & 7) & 1 for row in rows]
 
     def blocks(self) -> Iterable[memoryview]:
         """The blocks of bytes in the order of the layout, without padding."""

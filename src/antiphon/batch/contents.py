@@ -19,6 +19,7 @@ from antiphon.batch.layout import (
     BATCH_VALUES_MAX,
     BODY_KIND_MIXED,
     PROPERTIES_MAX,
+    SYSTEM_PROPERTIES_MAX,
     VALUE_BYTES_MAX,
 )
 from antiphon.errors import ProtocolError
@@ -94,6 +95,13 @@ def check_texts(column: Column) -> None:
     _check_utf8(column.values.tobytes(), _offsets(column))
 
 
+def check_ids(column: Column, rows: int) -> None:
+    """Raise if an id has no bytes."""
+    for row, (start, stop) in zip(range(rows), _extents(column), strict=True):
+        if start == stop and column.is_present(row):
+            raise ProtocolError("an application's id of a message is empty")
+
+
 def _check_utf8(values: bytes, offsets: Iterable[int]) -> None:
     """If the whole is UTF-8, then so are its parts, unless a part begins inside a character."""
     decode_text(values)
@@ -129,7 +137,7 @@ def _check_blob(data: bytes, at: int, stop: int, names: dict[bytes, None]) -> in
     """The number of one message's properties. `names` are those that were checked before."""
     read_size = _U32.unpack_from
     count: int = read_size(data, at)[0]
-    if count > PROPERTIES_MAX:
+    if count > PROPERTIES_MAX + SYSTEM_PROPERTIES_MAX:
         raise ProtocolError(f"{count} properties are more than the {PROPERTIES_MAX} allowed")
     at += 4
     own_names = set()

@@ -16,15 +16,17 @@ from typing import Any, Final, NamedTuple
 
 from antiphon.batch.bodies import BodyKind
 from antiphon.batch.column import FIXED_WIDTHS, OFFSET_BYTES, Column
-from antiphon.batch.contents import check_blobs, check_bodies, check_count, check_texts
+from antiphon.batch.contents import check_blobs, check_bodies, check_count, check_ids, check_texts
 from antiphon.batch.layout import (
     BATCH_BYTES_MAX,
     BODY_BYTES_MAX,
     BODY_KIND_MIXED,
     COLUMN_TYPES,
+    DEDUP_ID_BYTES_MAX,
     ENTRY,
     HAS_PRESENCE,
     HEADER,
+    IDENTIFIED_ROWS_MAX,
     PADDING,
     PRIORITY_MAX,
     PROPERTY_COLUMNS_MAX,
@@ -32,6 +34,7 @@ from antiphon.batch.layout import (
     VALUE_BYTES_MAX,
     VERSION,
     ColumnId,
+    rules_of,
 )
 from antiphon.errors import ProtocolError
 from antiphon.ids import I64_MAX, U64_MAX
@@ -41,6 +44,7 @@ from antiphon.values import FIXED_FORMATS, ValueType, decode_text
 # Looking a member up in its enum is slow before Python 3.12; these are needed for every batch.
 _BODY: Final = ColumnId.BODY
 _PROPERTY: Final = ColumnId.PROPERTY
+_OFFSETS: Final = ColumnId.NUMBER_OFFSET
 _BOOL: Final = ValueType.BOOL
 _BYTES: Final = ValueType.BYTES
 _PLAIN: Final = BodyKind.BYTES
@@ -49,9 +53,14 @@ _COLUMN_IDS: Final = {int(id): id for id in ColumnId}
 _COLUMN_TYPES: Final = {int(kind): kind for kind in ValueType if kind < ValueType.LIST}
 _HAS_OFFSETS: Final = (ValueType.STR, ValueType.BYTES)
 _TEXTS: Final = (ColumnId.KEY, ColumnId.CORRELATION_ID, ColumnId.REPLY_TO, ColumnId.TYPE)
+_MAY_BE_ABSENT: Final = (*_TEXTS, ColumnId.DEDUP_ID)
 _BODY_KINDS: Final = (*BodyKind, BODY_KIND_MIXED)
 # A blob has as many bytes as its properties need; each of those is checked.
-_LENGTHS_MAX: Final = {ColumnId.BODY: BODY_BYTES_MAX, ColumnId.PROPERTIES: BATCH_BYTES_MAX}
+_LENGTHS_MAX: Final = {
+    ColumnId.BODY: BODY_BYTES_MAX,
+    ColumnId.DEDUP_ID: DEDUP_ID_BYTES_MAX,
+    ColumnId.PROPERTIES: BATCH_BYTES_MAX,
+}
 _NUMBERS_MAX: Final = {
     ColumnId.BODY_KIND: max(BodyKind),
     ColumnId.TIMESTAMP: I64_MAX,
@@ -73,11 +82,12 @@ class BatchParts(NamedTuple):
     body: Column
     columns: dict[ColumnId, Column]
     properties: dict[str, Column]
+    offsets: Column | None = None
 
 
 class _BatchHead(NamedTuple):
     version: int
-    flags: int
+    rules: int
     codec: int
     body_kind: int
     rows: int
@@ -133,6 +143,8 @@ def decode_any_parts(view: memoryview, trusted: bool) -> BatchParts:
         if id is None or kind is None or flags > HAS_PRESENCE:
             raise ProtocolError(f"no batch has a column {number} of type {type_number}, flags {flags}")
         if id is _PROPERTY:
+            if _OFFSETS in columns:
+                raise ProtocolError("a property of a batch follows the offsets of its numbers")
             name = names.take(name_length)
             if name in properties:
                 raise ProtocolError(f"a batch has two columns for the property {name!r}")
@@ -144,8 +156,12 @@ def decode_any_parts(view: memoryview, trusted: bool) -> BatchParts:
     blocks.finish()
     names.finish()
     body = columns.pop(_BODY, None)
+    offsets = columns.pop(_OFFSETS, None)
     if body is None:
         raise ProtocolError("a batch has no bodies")
+    if header.rules != rules_of(columns):
+        raise ProtocolError(f"a batch with rules {header.rules:#x} has columns for {rules_of(columns):#x}")
+    _check_number_offsets(header, offsets)
     if columns or properties or header.body_kind != _PLAIN:
         _check_numbers(header, columns, properties)
         if not trusted:
@@ -160,6 +176,7 @@ def decode_any_parts(view: memoryview, trusted: bool) -> BatchParts:
         body,
         columns,
         properties,
+        offsets,
     )
 
 
@@ -213,14 +230,12 @@ def _read_header(view: memoryview) -> _BatchHead:
     header = _BatchHead._make(HEADER.unpack_from(view))
     if header.version != VERSION:
         raise ProtocolError(f"a batch of version {header.version:#x}; {VERSION:#x} is spoken here")
-    if header.flags or header.codec:
-        raise ProtocolError(f"a batch with unknown flags {header.flags:#x} or codec {header.codec}")
+    if header.codec:
+        raise ProtocolError(f"a batch with unknown codec {header.codec}")
     if header.length != len(view):
         raise ProtocolError(f"a batch says it has {header.length} bytes; it has {len(view)}")
     if not 1 <= header.rows <= ROWS_MAX:
         raise ProtocolError(f"a batch of {header.rows} rows; 1 to {ROWS_MAX} are allowed")
-    if header.first_number + header.rows - 1 > U64_MAX:
-        raise ProtocolError("the numbers of a batch do not fit 64 bits")
     if header.first_bit > 7 or header.timestamp_ms < 0:
         raise ProtocolError(f"a batch with first bit {header.first_bit}, time {header.timestamp_ms}")
     return header
@@ -235,10 +250,10 @@ def _check_entry(
     properties: dict[str, Column],
 ) -> None:
     """Raise unless this column, which is no property, may stand here in the directory."""
-    if kind is not COLUMN_TYPES[id] or name_length or (flags and id not in _TEXTS):
+    if kind is not COLUMN_TYPES[id] or name_length or (flags and id not in _MAY_BE_ABSENT):
         raise ProtocolError(f"column {id.name} of a batch is of type {kind.name}, flags {flags}")
     # A dict gives its keys in the order of insertion; each column must come after all before it.
-    if properties or (columns and id <= next(reversed(columns))):
+    if (properties and id is not _OFFSETS) or (columns and id <= next(reversed(columns))):
         raise ProtocolError(f"column {id.name} of a batch is out of order")
 
 
@@ -267,6 +282,18 @@ def _check_offsets(offsets: list[int], length: int, length_max: int) -> None:
         raise ProtocolError(f"a value in a batch is longer than {length_max} bytes")
 
 
+def _check_number_offsets(header: _BatchHead, column: Column | None) -> None:
+    """Raise unless the numbers of rows ascend, and are those of rows of one batch."""
+    last = header.rows - 1
+    if column is not None:
+        offsets = column.values.tolist()
+        if offsets[0] < 0 or offsets[-1] >= ROWS_MAX or not all(map(operator.lt, offsets, offsets[1:])):
+            raise ProtocolError(f"the numbers of a batch do not ascend within {ROWS_MAX} rows")
+        last = offsets[-1] - offsets[0]
+    if header.first_number + last > U64_MAX:
+        raise ProtocolError("the numbers of a batch do not fit 64 bits")
+
+
 def _check_numbers(
     header: _BatchHead, columns: dict[ColumnId, Column], properties: dict[str, Column]
 ) -> None:
@@ -279,6 +306,8 @@ def _check_numbers(
         raise ProtocolError("the time of messages is given twice")
     if len(properties) > PROPERTY_COLUMNS_MAX or (properties and ColumnId.PROPERTIES in columns):
         raise ProtocolError(f"properties are blobs, or up to {PROPERTY_COLUMNS_MAX} columns")
+    if ColumnId.DEDUP_ID in columns and header.rows > IDENTIFIED_ROWS_MAX:
+        raise ProtocolError(f"a batch of {header.rows} rows with ids; {IDENTIFIED_ROWS_MAX} are allowed")
     for id, number_max in _NUMBERS_MAX.items():
         column = columns.get(id)
         if column is not None and (min(column.values) < 0 or max(column.values) > number_max):
@@ -293,6 +322,8 @@ def _check_contents(
     for id in _TEXTS:
         if id in columns:
             check_texts(columns[id])
+    if ColumnId.DEDUP_ID in columns:
+        check_ids(columns[ColumnId.DEDUP_ID], header.rows)
     for column in properties.values():
         if column.type is ValueType.STR:
             check_texts(column)

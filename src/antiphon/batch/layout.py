@@ -10,7 +10,7 @@
                     values      bits for BOOL, nothing for NULL, else by the type
 
     header      0  version u8       16  producer 16 bytes (the session's id)
-                1  flags u8, 0      32  first_number u64
+                1  rules u8         32  first_number u64
                 2  codec u8, 0      40  timestamp_ms i64, 0 if there is a column of them
                 3  body_kind u8, 255 if there is a column of them
                 4  count u32, the rows
@@ -22,15 +22,20 @@
 A slice keeps the columns' bytes where they are. So offsets need not start at 0 (the values start at the first
 one), and bits need not start at bit 0.
 
-Rows are numbered on from `first_number`: the message ids of a batch take no space. A column with the same
-value in every row, or the default, is left out.
+`rules` says which rules (`BatchRule`) the batch has columns for. Most batches have none, and every
+tier sees that in one byte.
+
+Rows are numbered on from `first_number`: the message ids of a batch take no space. Only of rows that were
+taken here and there from a batch (`Batch.take`) a column says how far their numbers lie apart; no batch is
+stored with one. A column with the same value in every row, or the default, is left out.
 """
 
 from __future__ import annotations
 
 import struct
 import sys
-from enum import IntEnum
+from collections.abc import Iterable
+from enum import IntEnum, IntFlag
 from typing import Final
 
 from antiphon.values import VALUES_MAX, ValueType
@@ -38,13 +43,18 @@ from antiphon.values import VALUES_MAX, ValueType
 if sys.byteorder != "little":
     raise ImportError("Antiphon reads columns in place and needs a little-endian machine")
 
-VERSION: Final = 0xB1
+VERSION: Final = 0xB2
 
 ROWS_MAX: Final = 65_536
+# Of a batch with ids of the application: each row may have an outcome of its own.
+IDENTIFIED_ROWS_MAX: Final = 1_024
+DEDUP_ID_BYTES_MAX: Final = 255
 BODY_BYTES_MAX: Final = 1024 * 1024
 # Of one property, key, correlation id, reply-to or type.
 VALUE_BYTES_MAX: Final = 64 * 1024
 PROPERTIES_MAX: Final = 128
+# Beyond those of the application: the system says in properties where a dead message comes from.
+SYSTEM_PROPERTIES_MAX: Final = 8
 # More names than these go as one blob per row: a directory entry and presence bits for each would cost more
 # than they save.
 PROPERTY_COLUMNS_MAX: Final = 32
@@ -84,8 +94,11 @@ class ColumnId(IntEnum):
     CORRELATION_ID = 8
     REPLY_TO = 9
     TYPE = 10
-    PROPERTIES = 11  # one blob per row, instead of PROPERTY columns
-    PROPERTY = 12
+    DEDUP_ID = 11
+    PROPERTIES = 12  # one blob per row, instead of PROPERTY columns
+    PROPERTY = 13
+    # Of rows that were taken: row r has the number first_number + offset r - offset 0.
+    NUMBER_OFFSET = 14
 
 
 COLUMN_TYPES: Final[dict[int, ValueType]] = {
@@ -100,8 +113,42 @@ COLUMN_TYPES: Final[dict[int, ValueType]] = {
     ColumnId.CORRELATION_ID: ValueType.STR,
     ColumnId.REPLY_TO: ValueType.STR,
     ColumnId.TYPE: ValueType.STR,
+    ColumnId.DEDUP_ID: ValueType.BYTES,
     ColumnId.PROPERTIES: ValueType.BYTES,
+    ColumnId.NUMBER_OFFSET: ValueType.I32,
 }
+
+
+class BatchRule(IntFlag):
+    """What some row of a batch may ask of the fold: a delivery rule, or a look at the application's id."""
+
+    PRIORITY = 1
+    EXPIRES = 2
+    DELIVER_AT = 4
+    TRANSIENT = 8
+    KEY = 16
+    DEDUP = 32
+
+
+_RULES: Final[dict[int, int]] = {
+    ColumnId.PRIORITY: int(BatchRule.PRIORITY),
+    ColumnId.EXPIRES: int(BatchRule.EXPIRES),
+    ColumnId.DELIVER_AT: int(BatchRule.DELIVER_AT),
+    ColumnId.PERSISTENT: int(BatchRule.TRANSIENT),
+    ColumnId.KEY: int(BatchRule.KEY),
+    ColumnId.DEDUP_ID: int(BatchRule.DEDUP),
+}
+
+RULES_AT: Final = 1
+"""The offset of the rules in a batch."""
+
+
+def rules_of(columns: Iterable[int]) -> int:
+    """The rules of a batch with these columns, as a plain number."""
+    rules = 0
+    for id in columns:
+        rules |= _RULES.get(id, 0)
+    return rules
 
 
 def padded(length: int) -> int:
@@ -123,10 +170,11 @@ def pack_header(
     length: int,
     columns: int,
     names_length: int,
+    rules: int = 0,
 ) -> bytes:
     return HEADER.pack(
         VERSION,
-        0,
+        rules,
         0,
         body_kind,
         count,

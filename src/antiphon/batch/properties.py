@@ -35,6 +35,11 @@ def check_properties(properties: Mapping[str, PropertyValue]) -> int:
         raise InvalidMessage(f"properties are a mapping of names to values, not {type(properties).__name__}")
     if len(properties) > PROPERTIES_MAX:
         raise MessageTooLarge(f"{len(properties)} properties are more than the {PROPERTIES_MAX} allowed")
+    return weigh_properties(properties)
+
+
+def weigh_properties(properties: Mapping[str, PropertyValue]) -> int:
+    """The bytes of properties as a blob; raises unless each of them may be a property."""
     size = _COUNT_BYTES
     for name, value in properties.items():
         check_property_name(name)

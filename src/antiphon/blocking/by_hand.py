@@ -82,11 +82,14 @@ class ProducerByHand(Block[AsyncProducer]):
         *,
         properties: Mapping[str, PropertyValue] | None = None,
         priority: int = PRIORITY_DEFAULT,
+        ttl: Duration | None = None,
+        delay: Duration | None = None,
         key: str | None = None,
         correlation_id: str | None = None,
         reply_to: str | None = None,
         type: str | None = None,
         persistent: bool = True,
+        dedup_id: str | bytes | None = None,
         timeout: Duration | None = None,
         message_id: str | None = None,
     ) -> Receipt:
@@ -100,7 +103,8 @@ class ProducerByHand(Block[AsyncProducer]):
             pack is not None
             and isinstance(body, bytes)
             and not properties
-            and key is correlation_id is reply_to is type is message_id is None
+            and ttl is delay is None
+            and key is correlation_id is reply_to is type is message_id is dedup_id is None
             and priority == PRIORITY_DEFAULT
             and persistent
             and not self._loop.is_over
@@ -112,11 +116,14 @@ class ProducerByHand(Block[AsyncProducer]):
             body,
             properties=properties,
             priority=priority,
+            ttl=ttl,
+            delay=delay,
             key=key,
             correlation_id=correlation_id,
             reply_to=reply_to,
             type=type,
             persistent=persistent,
+            dedup_id=dedup_id,
             timeout=timeout,
             message_id=message_id,
         )
@@ -159,6 +166,13 @@ class Message(MessageView):
         if acknowledge is None:
             raise LocalError("this message was not given by a consumer; there is nothing to acknowledge")
         self._loop.run(acknowledge(self))
+
+    def reject(self) -> None:
+        """Say that the message cannot be processed, ever: it goes to the dead queue at once."""
+        reject = self._delivery.reject
+        if reject is None:
+            raise LocalError("this message was not given by a consumer; there is nothing to reject")
+        self._loop.run(reject(self))
 
 
 class ConsumerByHand(Block[AsyncConsumer]):
@@ -280,7 +294,7 @@ class Iteration:
             if self._intake.was_closed_here:
                 raise StopIteration from None
             raise
-        assert span is not None, "whoever waits for ever gets a message"
+        assert span is not None, "a call that waits for ever gets a message"
         self._last = span
         self._loop.call(self._intake.given_in_turn, span)
         return Message._of(span.message(), self._loop)

@@ -15,18 +15,21 @@ from antiphon.batch.layout import PRIORITY_DEFAULT
 from antiphon.blocking.by_hand import ConnectionByHand, ConsumerByHand, Message, ProducerByHand, SessionByHand
 from antiphon.blocking.loop import Block, Face, LoopThread, run_fed
 from antiphon.client.aio.admin import Admin as AsyncAdmin
+from antiphon.client.aio.admin import DeadTo
 from antiphon.client.aio.block import Duration
 from antiphon.client.aio.connection import RECONNECT_S, AckName, State
 from antiphon.client.aio.connection import connect as connect_asynchronously
-from antiphon.client.aio.consumer import Start
 from antiphon.client.aio.holds import LIMIT_DEFAULT_S, HoldReport
 from antiphon.client.aio.ranges import PAGE_BYTES, Bound, ChannelHead, Match, RangeDestination, RangePage
 from antiphon.client.aio.ranges import Ranges as AsyncRanges
 from antiphon.client.aio.staging import TIME_LIMIT_S, Committed, StagedPart
 from antiphon.client.aio.staging import PartWriter as AsyncPartWriter
 from antiphon.client.aio.staging import Staging as AsyncStaging
+from antiphon.client.aio.subscribing import Start
 from antiphon.client.core.publication import Row
 from antiphon.client.core.receipts import Receipt, Receipts
+from antiphon.errors import AntiphonError
+from antiphon.message import MessageView
 from antiphon.values import PropertyValue
 
 
@@ -73,6 +76,11 @@ class Admin(Face[AsyncAdmin]):
         *,
         retention: Duration | Literal["consumed"] | None = None,
         retention_bytes: int | None = None,
+        redelivery_limit: int | None = None,
+        redelivery_delay: Duration | None = None,
+        dead_to: DeadTo | None = None,
+        dedup_window: Duration | None = None,
+        exclusive: bool | None = None,
         channel: str | None = None,
     ) -> None:
         """Make a destination. If it exists and is set as asked for, that is fine too.
@@ -82,13 +90,115 @@ class Admin(Face[AsyncAdmin]):
         `retention_bytes` (1 GiB). "consumed": nothing beyond. A queue keeps what is not consumed.
         It lives in `channel`, or if that is not given in the one that has least to keep.
 
+        A message that came back more often than `redelivery_limit` (10 for a queue; 0 for a topic, which
+        is no limit) is dead, as is one that a consumer rejected. `dead_to` says where dead messages go:
+        to the queue of dead messages of their channel, "_DMQ", which is the default; with "_DMQ+expired"
+        expired messages of a queue go there, too; "nowhere" drops them. A message that came back waits
+        for `redelivery_delay` (seconds or a timedelta, 0 if not given) before it is delivered again, and
+        twice as long each further time, an hour at most.
+
+        The ids of messages (`dedup_id` of `send`) are remembered for `dedup_window` (seconds or a
+        timedelta, 10 minutes if not given, a week at most), but not more than the last 262,144 of them.
+        0: a message is stored whatever its id.
+
+        An `exclusive` queue gives its messages to one consumer at a time; the others wait in line, and
+        the next takes over when the first is closed or lost.
+
         >>> admin.create("topic:prices", retention=timedelta(days=7), retention_bytes=10**10)
         """
         self._loop.run(
             self._inner.create(
-                destination, retention=retention, retention_bytes=retention_bytes, channel=channel
+                destination,
+                retention=retention,
+                retention_bytes=retention_bytes,
+                redelivery_limit=redelivery_limit,
+                redelivery_delay=redelivery_delay,
+                dead_to=dead_to,
+                dedup_window=dedup_window,
+                exclusive=exclusive,
+                channel=channel,
             )
         )
+
+    def change(
+        self,
+        destination: str,
+        *,
+        retention: Duration | Literal["consumed"] | None = None,
+        retention_bytes: int | None = None,
+        redelivery_limit: int | None = None,
+        redelivery_delay: Duration | None = None,
+        dead_to: DeadTo | None = None,
+        dedup_window: Duration | None = None,
+        exclusive: bool | None = None,
+    ) -> None:
+        """Change settings of a destination that exists, while it is used; the others stay. See `create`.
+
+        >>> admin.change("queue:orders", redelivery_limit=3)
+        """
+        self._loop.run(
+            self._inner.change(
+                destination,
+                retention=retention,
+                retention_bytes=retention_bytes,
+                redelivery_limit=redelivery_limit,
+                redelivery_delay=redelivery_delay,
+                dead_to=dead_to,
+                dedup_window=dedup_window,
+                exclusive=exclusive,
+            )
+        )
+
+    def delete(self, destination: str) -> None:
+        """Delete a destination with all its messages and subscriptions; its consumers are closed and told.
+
+        >>> admin.delete("queue:orders")
+        """
+        self._loop.run(self._inner.delete(destination))
+
+    def purge(self, destination: str, *, channel: str = "") -> None:
+        """Drop all messages of a destination, also those that consumers have; subscriptions stay.
+
+        Messages of a transaction that is being committed stay. `channel` is for "queue:_DMQ".
+
+        >>> admin.purge("queue:orders")
+        """
+        self._loop.run(self._inner.purge(destination, channel=channel))
+
+    def dead(self, destination: str | None = None) -> list[dict[str, Any]]:
+        """The dead messages of a destination, or all: where they died, why, and after how many deliveries.
+
+        >>> [(row["destination"], row["reason"]) for row in admin.dead()]
+        """
+        return self._loop.run(self._inner.dead(destination))
+
+    def retry(self, destination: str | None = None, *, ids: Iterable[str] = ()) -> int:
+        """Send dead messages back to where they died; returns how many.
+
+        All, those of a destination, or those with these ids, as `dead` tells them. Each is sent back
+        once, as a new message without the properties of its death; that is so, too, when the caller is
+        killed in the middle, and calls again. To a topic they are published: all of its subscriptions
+        get them.
+
+        >>> admin.retry("queue:orders")
+        """
+        return self._loop.run(self._inner.retry(destination, ids=self._loop.taken(ids)))
+
+    def move(self, source: str, target: str, *, channel: str = "") -> int:
+        """Move the messages of a queue that no consumer has at the moment; returns how many.
+
+        Each is moved once, also when the caller is killed in the middle. `channel` is for "queue:_DMQ".
+
+        >>> admin.move("queue:orders", "queue:orders.later")
+        """
+        return self._loop.run(self._inner.move(source, target, channel=channel))
+
+    def consumers(self, destination: str | None = None) -> list[dict[str, Any]]:
+        """The consumers of a destination, or all, with the messages that they have.
+
+        >>> [(row["destination"], row["in_flight"]) for row in admin.consumers()]
+        """
+        return self._loop.run(self._inner.consumers(destination))
 
 
 class Ranges(Block[AsyncRanges]):
@@ -444,11 +554,14 @@ class Producer(ProducerByHand):
         *,
         properties: Mapping[str, PropertyValue] | None = None,
         priority: int = PRIORITY_DEFAULT,
+        ttl: Duration | None = None,
+        delay: Duration | None = None,
         key: str | None = None,
         correlation_id: str | None = None,
         reply_to: str | None = None,
         type: str | None = None,
         persistent: bool = True,
+        dedup_id: str | bytes | None = None,
         timeout: Duration | None = None,
     ) -> Receipt | None:
         """Send one message as `send` does, unless it would have to wait: then None, at once.
@@ -460,11 +573,14 @@ class Producer(ProducerByHand):
                 body,
                 properties=properties,
                 priority=priority,
+                ttl=ttl,
+                delay=delay,
                 key=key,
                 correlation_id=correlation_id,
                 reply_to=reply_to,
                 type=type,
                 persistent=persistent,
+                dedup_id=dedup_id,
                 timeout=timeout,
             )
         )
@@ -536,7 +652,9 @@ class Consumer(ConsumerByHand):
     def close(self) -> None:
         """Wait until the acknowledgements are confirmed, then receive nothing more.
 
-        Messages that were received and not acknowledged will be delivered again.
+        Calls that wait for a message end with ConsumerClosed. Messages that were received and not
+        acknowledged come again; in a client or transacted session they stay with the session, which may
+        still acknowledge them.
 
         >>> consumer.close()
         """
@@ -563,6 +681,15 @@ class Session(SessionByHand):
         """Was the session closed, or can it not go on? A session that was away for minutes expires."""
         return self._inner.closed
 
+    @property
+    def unstored(self) -> int:
+        """How many non-persistent messages, whose `send` had returned, were refused or may be lost so far.
+
+        >>> if session.unstored:
+        ...     print("some messages did not get there; the log says why")
+        """
+        return self._inner.unstored
+
     def producer(self, destination: str) -> Producer:
         """A producer of messages for a destination such as "queue:orders".
 
@@ -575,9 +702,13 @@ class Session(SessionByHand):
         destination: str,
         prefetch: int | None = None,
         *,
+        selector: str | None = None,
         durable: str | None = None,
+        shared: str | bool = False,
+        no_local: bool = False,
         start: Start | None = None,
         create: bool = True,
+        channel: str = "",
     ) -> Consumer:
         """A consumer of the messages of a destination.
 
@@ -590,11 +721,24 @@ class Session(SessionByHand):
 
         A consumer of a topic has a subscription, which ends when the consumer is closed. A `durable`
         subscription has a name, unique for the connection's client id, and stays: messages wait in it
-        until it is consumed again or `unsubscribe` ends it. A new subscription begins with the next
-        published message, or where `start` says: "earliest" is the first message that is kept, a number
-        is a sequence number. A durable subscription that exists goes on where it stands.
+        until it is consumed again or `unsubscribe` ends it. It has one consumer at a time. A new
+        subscription begins with the next published message, or where `start` says: "earliest" is the
+        first message that is kept, a number is a sequence number. A subscription that exists goes on
+        where it stands. With `no_local` the messages of the own connection are left out; of a durable
+        one, those of its client id.
 
-        A destination that does not exist is made, unless `create` is False: then DestinationError.
+        Several consumers share a subscription as they share a queue, in any sessions and connections:
+        `shared="workers"` ends with the last of them, `durable="audit", shared=True` stays. Consumers
+        share it if their connections have the same client id, or none.
+
+        With a `selector` only the messages that match it come; those of a queue that do not stay for
+        other consumers, those of a topic never enter the subscription. All consumers of a subscription
+        have its topic and its selector. A durable subscription that had others begins anew, or
+        SubscriptionInUse while a consumer has it. A text that is no selector raises InvalidSelector,
+        which shows the place.
+
+        A destination that does not exist is made, unless `create` is False: then DestinationError. Every
+        channel has a queue of dead messages of its own, "queue:_DMQ": `channel` names one of them.
 
         A consumer that is dropped without being closed gives back the messages it has not handed out,
         after a moment. A call for the same consumer in that moment goes on where it was, so that calls
@@ -603,34 +747,150 @@ class Session(SessionByHand):
         >>> with session.consumer("queue:orders", prefetch=100) as consumer:
         ...     message = consumer.receive(timeout=1.0)
         >>> consumer = session.consumer("topic:prices", durable="audit", start="earliest")
+        >>> worker = session.consumer("topic:prices", shared="workers")
+        >>> urgent = session.consumer("queue:orders", selector="region = 'EU' AND JMSPriority >= 7")
         """
         return Consumer(
             self._loop,
             self._loop.open(
                 lambda: self._inner.consumer(
-                    destination, prefetch, durable=durable, start=start, create=create
+                    destination,
+                    prefetch,
+                    selector=selector,
+                    durable=durable,
+                    shared=shared,
+                    no_local=no_local,
+                    start=start,
+                    create=create,
+                    channel=channel,
                 )
             ),
         )
 
-    def browse(self, destination: str, *, create: bool = True) -> Iterator[Message]:
+    def browse(
+        self, destination: str, *, selector: str | None = None, create: bool = True, channel: str = ""
+    ) -> Iterator[Message]:
         """The messages of a queue, or those that a topic keeps, without consuming them.
 
         They come in their order, also those that consumers have. Messages acknowledged meanwhile are
-        left out, messages sent meanwhile come at the end. A destination that does not exist is made,
-        unless `create` is False: then DestinationError.
+        left out, messages sent meanwhile come at the end. With a `selector` only those that match come;
+        the client chooses them, so that all of them travel. A destination that does not exist is made,
+        unless `create` is False: then DestinationError. `channel` names the channel whose dead messages
+        are to be seen ("queue:_DMQ"), if there are several.
 
         >>> for message in session.browse("queue:orders"):
         ...     print(message.sequence, message.body)
         """
         return self._loop.each(
-            self._inner.browse(destination, create=create), lambda message: Message._of(message, self._loop)
+            self._inner.browse(destination, selector=selector, create=create, channel=channel),
+            lambda message: Message._of(message, self._loop),
+        )
+
+    def temporary_queue(self) -> str:
+        """Make a queue that lives with this session; returns its name, such as "queue:_TEMP.a.4711".
+
+        Anybody may send to it, by its name. Only sessions of this connection consume it or delete it. It
+        goes with the session, with what is in it: when that is closed, or expires because there was no
+        connection for too long. A session that goes on with another server keeps it.
+
+        >>> replies = session.temporary_queue()
+        >>> session.producer("queue:quotes").send(b"ACME?", reply_to=replies)
+        >>> answer = session.consumer(replies).receive(timeout=5)
+        """
+        return self._loop.run(self._inner.temporary_queue())
+
+    def temporary_topic(self) -> str:
+        """Make a topic that lives with this session; returns its name. See `temporary_queue`.
+
+        >>> news = session.temporary_topic()
+        """
+        return self._loop.run(self._inner.temporary_topic())
+
+    def delete_temporary(self, name: str) -> None:
+        """Delete a temporary queue or topic of this connection before its session ends.
+
+        DestinationInUse while a consumer has it. Later sends to it are refused.
+
+        >>> session.delete_temporary(replies)
+        """
+        self._loop.run(self._inner.delete_temporary(name))
+
+    def request(
+        self,
+        destination: str,
+        body: Sendable,
+        *,
+        timeout: Duration | None = None,
+        properties: Mapping[str, PropertyValue] | None = None,
+        priority: int = PRIORITY_DEFAULT,
+        ttl: Duration | None = None,
+        key: str | None = None,
+        type: str | None = None,
+        persistent: bool = True,
+    ) -> Message:
+        """Send a message and return the reply to it; Timeout when none came within `timeout` (60 s).
+
+        The reply is the first message with this request's `correlation_id` that comes to its `reply_to`:
+        the other side sends it with `session.reply`. Many requests may wait at the same time; they share
+        one temporary queue. A reply that comes too late is dropped. Not in a transacted session.
+
+        >>> reply = session.request("queue:quotes", b"ACME?", timeout=5)
+        >>> print(reply.body)
+        """
+        return Message._of(
+            self._loop.run(
+                self._inner.request(
+                    destination,
+                    body,
+                    timeout=timeout,
+                    properties=properties,
+                    priority=priority,
+                    ttl=ttl,
+                    key=key,
+                    type=type,
+                    persistent=persistent,
+                )
+            ),
+            self._loop,
+        )
+
+    def reply(
+        self,
+        message: MessageView,
+        body: Sendable,
+        *,
+        properties: Mapping[str, PropertyValue] | None = None,
+        priority: int = PRIORITY_DEFAULT,
+        ttl: Duration | None = None,
+        type: str | None = None,
+        persistent: bool = True,
+        timeout: Duration | None = None,
+    ) -> Receipt:
+        """Reply to a message: send to its `reply_to`, under its `correlation_id` or else its `message_id`.
+
+        When the application that asked is gone, DestinationError or PublishRefused says so. In a
+        transacted session the reply leaves with the commit.
+
+        >>> for message in session.consumer("queue:quotes"):
+        ...     session.reply(message, {"price": 17.25})
+        """
+        return self._loop.run(
+            self._inner.reply(
+                message,
+                body,
+                properties=properties,
+                priority=priority,
+                ttl=ttl,
+                type=type,
+                persistent=persistent,
+                timeout=timeout,
+            )
         )
 
     def unsubscribe(self, name: str) -> None:
         """End a durable subscription; messages that wait in it are lost to it.
 
-        Refused (SubscriptionInUse) while another session consumes it.
+        Refused (SubscriptionInUse) while a consumer has it, or a transaction some of its messages.
 
         >>> session.unsubscribe("audit")
         """
@@ -719,6 +979,17 @@ class Connection(ConnectionByHand):
         self._inner.on_resumed = value
 
     @property
+    def on_error(self) -> Callable[[AntiphonError], Any] | None:
+        """Called with an error that no call raises, see `connect`; in the connection's thread: it may not
+        use the connection.
+        """
+        return self._inner.on_error
+
+    @on_error.setter
+    def on_error(self, value: Callable[[AntiphonError], Any] | None) -> None:
+        self._inner.on_error = value
+
+    @property
     def state(self) -> State:
         """ "connected"; "lost" while there is no connection and one is looked for; "closed".
 
@@ -732,6 +1003,37 @@ class Connection(ConnectionByHand):
     def closed(self) -> bool:
         """Was the connection closed, or given up? A connection that is lost for a while is not."""
         return self._inner.closed
+
+    @property
+    def is_started(self) -> bool:
+        """Do consumers give out messages? Not after `stop`, until `start`.
+
+        >>> connection = antiphon.blocking.connect("antiphon://127.0.0.1:7420", started=False)
+        >>> connection.is_started
+        False
+        """
+        return self._inner.is_started
+
+    def stop(self) -> None:
+        """Have the consumers of all sessions give out nothing until `start`.
+
+        When this returns no `receive` returns a message, and no loop goes on to its next one. Calls that
+        wait go on waiting, and their timeouts run on: then they return nothing. What the application is
+        working on is not waited for. Sending, acknowledging, commits and browsing go on as usual;
+        replies to requests wait, as other messages do. Messages that were sent ahead stay with their
+        consumers.
+
+        >>> connection.stop()
+        """
+        self._loop.run(self._inner.stop())
+
+    def start(self) -> None:
+        """Have the consumers give out messages again. A connection is started if `connect` is not told
+        otherwise.
+
+        >>> connection.start()
+        """
+        self._loop.run(self._inner.start())
 
     def session(self, ack: AckName | None = None, *, transacted: bool = False) -> Session:
         """A session, whose `ack` says when messages are acknowledged.
@@ -782,8 +1084,13 @@ def connect(
     client_id: str | None = None,
     timeout: Duration = 10,
     reconnect: Duration = RECONNECT_S,
+    spread: bool = True,
+    started: bool = True,
 ) -> Connection:
-    """A connection to the first of the servers in `url` that lets us in.
+    """A connection to one of the servers in `url`.
+
+    The servers are tried in their order, beginning with one that is drawn, so that many clients with the
+    same `url` spread over the servers; with the first, if `spread` is False.
 
     `timeout` is how long that may take; and how
     long the server may take later on to open a session, a producer or a consumer.
@@ -795,9 +1102,20 @@ def connect(
     (NotConnected). `connection.state` says how it is; `on_lost` and `on_resumed` are called when it
     changes.
 
+    With `started=False` consumers give out nothing before `connection.start()`.
+
+    `on_error` is called with an error that no call raises. NotConnected: the connection is over.
+    SessionClosed: a session cannot go on. AcknowledgeRefused: an acknowledgement that the library sent
+    in the background came too late. PublishRefused, PublishUncertain: a non-persistent message, whose
+    `send` had returned, is not stored, or perhaps not.
+
+    A `client_id` belongs to one connection in the whole cluster, until that is closed: another one
+    raises ClientIdInUse. A connection that is lost keeps it for two seconds, and then until another
+    takes it: if the first comes back then, it is over.
+
     >>> with antiphon.blocking.connect("antiphon://127.0.0.1:7420,127.0.0.1:7421") as connection:
     ...     with connection.session() as session:
     ...         session.producer("queue:orders").send(b"...")
     """
-    connection = connect_asynchronously(url, user, password, client_id, timeout, reconnect)
+    connection = connect_asynchronously(url, user, password, client_id, timeout, reconnect, spread, started)
     return Connection(*LoopThread.with_opened(connection))

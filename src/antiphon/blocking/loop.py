@@ -1,6 +1,6 @@
 """LoopThread: an event loop in a thread of its own, and calls into it from other threads.
 
-A call waits until the loop has its answer. Whoever is interrupted while waiting (Ctrl-C) leaves
+A call waits until the loop has its answer. A thread that is interrupted while waiting (Ctrl-C) leaves
 nothing half done: the call is cancelled, and if its result was on the way already, undone.
 """
 
@@ -72,7 +72,7 @@ class Lender(Protocol):
 
 
 class Call(Generic[T]):
-    """A coroutine on its way in the loop, and whoever waits for it in another thread."""
+    """A coroutine on its way in the loop, and the other thread that waits for it."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], undo: Callable[[T], None] | None) -> None:
         self._coroutine = coroutine
@@ -158,7 +158,7 @@ class LoopThread:
             self._loop.close()
 
     async def _cancel_all(self) -> None:
-        """What was left behind by whoever was interrupted."""
+        """What an interrupted thread left behind."""
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
@@ -284,7 +284,7 @@ class LoopThread:
         """Have this done without waiting for it.
 
         What ends when it is garbage may do so in any thread, the loop's own too, and when the interpreter
-        ends and no other thread runs any more: whoever waited then would wait for ever.
+        ends and no other thread runs any more: a thread that waited then would wait for ever.
         """
         try:
             if os.getpid() == self._process:

@@ -100,13 +100,20 @@ class CheckpointServer:
     """The checkpoint server of one node for one channel."""
 
     def __init__(
-        self, config: GroupConfig, node: int, found: Sequence[KeptCheckpoint] = (), stable_n: int = 0
+        self,
+        config: GroupConfig,
+        node: int,
+        found: Sequence[KeptCheckpoint] = (),
+        stable_n: int = 0,
+        base_n: int = 0,
     ) -> None:
         self._config = config
         self._node = node
         self._epoch = 0
         self._beats = 0
-        # The checkpoints of this node, the oldest first; none older than the newest stable one.
+        # The number at which the log of this node begins.
+        self._base_n = base_n
+        # The checkpoints of this node, the oldest first; none older than the base and the newest stable one.
         self._kept: dict[int, KeptCheckpoint] = {kept.n: kept for kept in found}
         # The newest of them that is known to be stable, if any.
         self.stable: KeptCheckpoint | None = None
@@ -240,9 +247,17 @@ class CheckpointServer:
 
     def note_base(self, n: int) -> None:
         """The log of this node begins at n, and only a stable checkpoint is a base."""
+        self._base_n = n
         kept = self._kept.get(n)
         if kept is not None and (self.stable is None or n > self.stable.n):
             self._stand_at(kept)
+        elif self.stable is not None:
+            self._stand_at(self.stable)
+
+    @property
+    def at_base(self) -> KeptCheckpoint | None:
+        """The checkpoint with which the log of this node begins, if the node has it."""
+        return self._kept.get(self._base_n)
 
     def beginnings(self, base: int, stable_n: int) -> tuple[int, ...]:
         """The numbers at which this node's log may begin, if others' logs begin at `base`; the best first.
@@ -263,7 +278,8 @@ class CheckpointServer:
 
     def _stand_at(self, stable: KeptCheckpoint) -> None:
         self.stable = stable
-        self._kept = {n: kept for n, kept in self._kept.items() if n >= stable.n}
+        oldest = min(self._base_n or stable.n, stable.n)
+        self._kept = {n: kept for n, kept in self._kept.items() if n >= oldest}
 
     def _report(self, out: list[RoleEffect]) -> None:
         if self._written is not None and self._epoch:

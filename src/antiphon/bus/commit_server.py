@@ -22,7 +22,8 @@ What it promises
     COM7  A server whose disk is damaged, or is not the listed one, promises and acknowledges nothing and
           never says that it lacks an entry. A server without room promises, but takes no entry.
     COM8  Where envelopes are numbered when they arrive, the server acknowledges an entry that is not called
-          committed only when the envelope is durable on its node.
+          committed only when the envelope is durable on its node. After a crash the entry comes back only
+          with its envelope.
 
 What it leaves to others
     The candidate decides which log is the right one; the sequencer decides what is committed.
@@ -72,6 +73,7 @@ from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, ServerStatus
 from antiphon.bus.ports import CopyState, JournalCounter, Stock
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.records import (
+    EMBEDDED_BYTES_MAX,
     LEARNED,
     BaseMoved,
     EntriesStaged,
@@ -84,8 +86,6 @@ from antiphon.ids import epoch_node
 from antiphon.wire.primitives import Buffer
 
 _NEVER: Final = -1 << 62
-# A record of the order takes a block of 4 KiB with every sync; small envelopes find room there.
-_EMBEDDED_BYTES_MAX: Final = 3_072
 _NO_VOTE: Final = (ServerStatus.DAMAGED, ServerStatus.AMNESIA)
 
 
@@ -182,8 +182,8 @@ class CommitServer:
         config_at: int = 0,
     ) -> None:
         self._config = config
-        # The number of the entry that began this configuration, or a number behind it; 0 for the first
-        # configuration.
+        # The number of the entry that began this configuration, or a number behind it until our log tells; 0
+        # for the first configuration.
         self._config_at = config_at
         self._node = node
         self.presence = presence
@@ -210,7 +210,7 @@ class CommitServer:
         self.held: deque[tuple[int, Send | BaseMoved]] = deque()
         self._promise_index = self._synced = self._written = 0
         # Would checkpoints free segments of this node's journal?
-        self._holds_space = False
+        self._held_segments = 0
         # Through which number the sequencer of our log's epoch called the order committed, whether we have it
         # or not.
         self._committed_told = 0
@@ -325,7 +325,7 @@ class CommitServer:
                 is_full = event.is_full and len(self._config.commit_servers) > 1
                 self.set_status(ServerStatus.NO_SPACE if is_full else ServerStatus.OK)
             elif type(event) is SpaceHeld:
-                self._holds_space = event.is_held
+                self._held_segments = event.segments
         if self._waiting_start is not None:
             self._on_epoch_start(*self._waiting_start, out)
         if self._pending:
@@ -440,36 +440,43 @@ class CommitServer:
             out.append(Send(sender, m.CommitAcknowledge(epoch, self._durable_last)))
 
     def _append_entries(
-        self, entries: tuple[Entry, ...], envelopes: Sequence[tuple[int, Buffer]], out: list[RoleEffect]
+        self,
+        entries: tuple[Entry, ...],
+        envelopes: Sequence[tuple[int, Buffer]],
+        out: list[RoleEffect],
+        *,
+        is_bound: bool = False,
     ) -> None:
         log, epoch = self.log, self.log_epoch
         body = encode_appended(epoch, log.last, entries, envelopes)
         log.extend(entries)
-        index = self._append(OrderRecord(body, log.last), out)
+        index = self._append(OrderRecord(body, log.last, bound=is_bound), out)
         self._reply_after(index, epoch_node(epoch), m.CommitAcknowledge(epoch, log.last), out)
         self.committed_upto = max(self.committed_upto, min(self._committed_told, log.last))
 
     def _append_pending(self, out: list[RoleEffect]) -> None:
-        """Append the entries whose envelopes are here: durable, or small enough to be part of the record."""
+        """Append the entries whose envelopes are here: durable, or written before them (COM8)."""
         assert self.stock is not None, "nothing waits for an envelope"
         taken: list[Entry] = []
         envelopes: list[tuple[int, Buffer]] = []
-        room = _EMBEDDED_BYTES_MAX
+        room, is_bound = EMBEDDED_BYTES_MAX, False
         for entry in self._pending:
             if entry.kind is EntryKind.DATA and entry.last > self._committed_told:
                 stored = self.stock.stored(entry)
-                if stored is CopyState.WRITTEN:
+                if stored is CopyState.MISSING:
+                    break
+                if stored is CopyState.WRITTEN and self._config.commit_quantity > 1:
+                    is_bound = True
+                elif stored is CopyState.WRITTEN:
                     payload = self.stock.in_hand(entry.mid)
                     if payload is None or len(payload) > room:
                         break
                     room -= len(payload)
                     envelopes.append((len(taken), payload))
-                elif stored is CopyState.MISSING:
-                    break
             taken.append(entry)
         if taken:
             del self._pending[: len(taken)]
-            self._append_entries(tuple(taken), envelopes, out)
+            self._append_entries(tuple(taken), envelopes, out, is_bound=is_bound)
 
     def _lost_envelopes(self, sender: int, committed_upto: int, out: list[RoleEffect]) -> bool:
         """Did this node lose envelopes since it wrote their entries? Then it does not acknowledge yet."""
@@ -536,8 +543,8 @@ class CommitServer:
         if self.status in _NO_VOTE:
             return
         # A server that does not follow yet takes no checkpoint, and would use up the marks that are for it.
-        holds_space = self._holds_space and self.log_epoch == beat.epoch
-        out.append(Send(sender, m.HeartbeatAck(beat.epoch, beat.nonce, holds_space)))
+        segments = self._held_segments if self.log_epoch == beat.epoch else 0
+        out.append(Send(sender, m.HeartbeatAck(beat.epoch, beat.nonce, segments)))
         self._say_base(out)
         if beat.epoch > self.log_epoch and now_ns - self._needed_at >= self._config.retransmit_ms * MS:
             # This sequencer leads, and nothing of its log has reached us. Without traffic nobody else would
@@ -704,6 +711,9 @@ class CommitServer:
         entries = [entry for entry in entries if entry.first > known]
         if not entries or entries[0].first != known + 1:
             return
+        for entry in entries:
+            if entry.kind is EntryKind.CONFIG:
+                self._note_config(entry.detail, entry.last)
         keep_through = log.common_through(known, entries)
         new = tuple([entry for entry in entries if entry.first > keep_through])
         self.committed_upto = entries[-1].last
@@ -722,6 +732,18 @@ class CommitServer:
             body = encode_order(EpochStarted(self._recorded_epoch, keep_through, new, LEARNED))
         log.extend(new)
         self._append(OrderRecord(body, log.last), out)
+
+    def _note_config(self, encoded: bytes, at: int) -> None:
+        """This configuration began at number `at` or before, by our log or its base.
+
+        A checkpoint that is ahead of our log tells only that ours began before it. If we waited for the log
+        to come so far, and no other node knew that to be committed, nobody could seal without us, nor we vote
+        without them.
+        """
+        if encoded and at < self._config_at:
+            config, ours = GroupConfig.decode(encoded), self._config
+            if (config.generation, config.config_id) == (ours.generation, ours.config_id):
+                self._config_at = at
 
     def _on_order_fetched(self, now_ns: int, reply: m.FetchIdReply, out: list[RoleEffect]) -> None:
         before = self.committed_upto
@@ -894,6 +916,8 @@ class CommitServer:
             self.held = deque(item for item in self.held if isinstance(item[1], BaseMoved))
         self.base_ledger = ledger
         self.committed_upto = max(self.committed_upto, n)
+        if n < self._config_at:
+            self._note_config(Ledger.decode(ledger).config, n)
         self._pages = None
         self._give_up_pending()
         self._base_target = None

@@ -50,12 +50,14 @@ class OrderRecord:
     """A record for the order regions, encoded by `records.py`.
 
     `highest` is the largest number in it; its segment is kept until a stable checkpoint covers that.
-    A `pinned` record is kept until the next pinned one is written.
+    A `pinned` record is kept until the next pinned one is written. After a crash in which it was not durable
+    a `bound` record comes back only if all envelopes that were written before it do.
     """
 
     body: bytes
     highest: int
     pinned: bool = False
+    bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +228,14 @@ class EnvelopeUncertain:
 
 
 @dataclass(frozen=True, slots=True)
+class RunOver:
+    """A fence stands behind the producer's run, which was open; for the machines of this node.
+
+    What belonged to that run in the state of the channel has been taken from it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class PrimaryChanged:
     """Another primary serves the channel, in this term; for the machines of this node."""
 
@@ -286,6 +296,7 @@ Effect = (
     | EnvelopeCommitted
     | EnvelopeConfirmed
     | EnvelopeUncertain
+    | RunOver
     | PrimaryChanged
     | Reconfigured
     | Alarm
@@ -411,9 +422,9 @@ class SpaceChanged:
 
 @dataclass(frozen=True, slots=True)
 class SpaceHeld:
-    """Whether the journal holds segments that the next two checkpoints would free."""
+    """How many segments the journal has while the next two checkpoints would free some of them, else 0."""
 
-    is_held: bool
+    segments: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ Where it sits
     joiner  ->  HOLDER  ->  checkpoint file, journal  ->  HOLDER  ->  joiner
 
 What it promises
-    HLD1  Only a stable checkpoint is given: a committed entry names its digest.
+    HLD1  Only a stable checkpoint is given: a committed entry names its digest. A joiner that finds no other
+          proof gets the checkpoint with which the holder's own log begins, which is stable in any case.
     HLD2  While a joiner asks for a checkpoint, and for `checkpoint_hold_ms` after it last did, the file, the
           records it refers to and the log behind it stay, whatever becomes stable meanwhile.
     HLD3  A record that cannot be read is left out; the joiner is not told that it does not exist.
@@ -105,8 +106,9 @@ class Holder:
         """The checkpoint at n, held from now on; None if it is not here any more."""
         kept = self._held.get(n)
         if kept is None:
-            kept = self._offer()
-            if kept is None or kept.n != n:
+            given = (self._offer(), self._checkpoint_server.at_base)
+            kept = next((one for one in given if one is not None and one.n == n), None)
+            if kept is None or n in self._spoilt:
                 return None
             self._held[n] = kept
         self._until[n] = now_ns + self._config.checkpoint_hold_ms * MS

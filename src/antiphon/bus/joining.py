@@ -16,7 +16,8 @@ What it promises
           stands behind it only then.
     JOI4  The joiner asks backups before the sequencer, one holder at a time, and goes on where it stopped. A
           holder that dies, lacks a record or has moved on to a newer checkpoint costs time only. The joiner
-          also asks nodes that go by a later configuration: no node of ours may have a state any more.
+          also asks nodes that go by a later configuration: no node of ours may have a state any more. A
+          checkpoint for which no proof comes is given up for the one with which its holder's log begins.
     JOI5  The joiner keeps in touch with its holder until the node has almost caught up, so that the holder
           keeps its log from the checkpoint on: otherwise a busy channel could outrun every joiner.
 
@@ -72,7 +73,7 @@ from antiphon.bus.messages import Entry, EntryKind, Place, digest_of
 from antiphon.bus.ports import JournalCounter, Location, Payloads, identity_of
 from antiphon.bus.schema import Machine, not_for
 from antiphon.errors import ProtocolError
-from antiphon.ids import Mid, epoch_node
+from antiphon.ids import U64_MAX, Mid, epoch_node
 
 _PIECES_AT_ONCE: Final = 4
 _ANSWERS_AT_ONCE: Final = 2
@@ -666,6 +667,10 @@ class Joiner:
                 out.append(Send(transfer.holder, m.StoredGet(transfer.n, places)))
         if self.phase is Phase.FETCHING and transfer.state is not None:
             self._look_for_proof(out)
+            base = self._bases.get(transfer.holder, 0)
+            if self._needed <= base < transfer.n:
+                # No node may lead before we have a state; then no entry that would prove it is committed.
+                out.append(Send(transfer.holder, m.CheckpointGet(base, U64_MAX)))
 
 
 def _read(transfer: _CheckpointTransfer) -> CheckpointState | None:

@@ -204,7 +204,7 @@ class Keeper:
         # Another node fetches checkpoints from this number on; 0 for none.
         self._held_from = 0
         self._opened = _OpenCheckpoint()
-        self._holds_space = False
+        self._held_segments = 0
         self._idle_index = 0
         self._idle_at_ns: int | None = None
         self._slow_flush_at_ns: int | None = None
@@ -215,6 +215,11 @@ class Keeper:
     def is_full(self) -> bool:
         """Whether the disk is full, so that records wait here."""
         return bool(self._waiting_for_space)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether written records wait for others before they are flushed."""
+        return self._slow_flush_at_ns is not None
 
     def next_deadline_ns(self) -> int:
         earliest = self._pulse_at_ns
@@ -378,8 +383,8 @@ class Keeper:
             journal.append_data(index, *record)
             return
         match record:
-            case bus.OrderRecord(body, highest, pinned):
-                journal.append_order(index, body, highest, pinned=pinned)
+            case bus.OrderRecord(body, highest, pinned, bound):
+                journal.append_order(index, body, highest, pinned=pinned, bound=bound)
             case bus.SuperblockRecord(promised, epoch_claimed):
                 journal.append_superblock(index, promised, epoch_claimed)
             case bus.CopyRecord(mid, ts, count, digest, payload):
@@ -432,16 +437,16 @@ class Keeper:
         self.is_asked = False
         if self._checkpoints.waiting:
             self._begin_checkpoints()
-        is_data = self._data_waits and bool(self._gathered)
+        waits = False
         if self._gathered:
-            is_data = is_data and all(type(one.record) is bus.DataRecord for one in self._gathered)
+            waits = self._data_waits and _is_little_data(self._gathered, self._settings.in_place_bytes_max)
             self._append_gathered()
         if self._base_to_release is not None:
             base, self._base_to_release = self._base_to_release, None
             self._release(base)
         if self._mends:
             self._mend()
-        if is_data and self._low is None and self._is_quick:
+        if waits and self._low is None:
             if self._slow_flush_at_ns is None:
                 self._slow_flush_at_ns = self._now_ns + self._sync_ns
         else:
@@ -514,7 +519,7 @@ class Keeper:
 
     def _look_again(self) -> None:
         """Look again after checkpoints: the bus takes no more of them than are needed."""
-        if self._holds_space:
+        if self._held_segments:
             self._look_for_held_space()
 
     def _look_for_held_space(self) -> None:
@@ -522,9 +527,11 @@ class Keeper:
         holds = not self._held_from and self._journal.holds_space(
             self._base, self._referrer.live_bytes_by_segment()
         )
-        if holds != self._holds_space:
-            self._holds_space = holds
-            self._out.append(Tell(bus.SpaceHeld(holds)))
+        # The number shows the bus whether checkpoints help: copying to empty segments may take many of them.
+        segments = self._journal.segments_in_use if holds else 0
+        if segments != self._held_segments:
+            self._held_segments = segments
+            self._out.append(Tell(bus.SpaceHeld(segments)))
 
     # --- checkpoints and what they free (KEE2) ------------------------------------------------------
 
@@ -590,6 +597,15 @@ class Keeper:
                 return
             self._counter.next()
             self._referrer.relocated(mend.place, moved)
+
+
+def _is_little_data(appends: list[bus.Append], most: int) -> bool:
+    """Whether these are envelopes alone, of so many bytes at most."""
+    for _, record in appends:
+        if type(record) is not bus.DataRecord:
+            return False
+        most -= len(record.payload)
+    return most >= 0
 
 
 def _covers(done: SyncTicket, requested: SyncTicket) -> bool:

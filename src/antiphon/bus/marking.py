@@ -4,9 +4,11 @@ MRK1  A mark is due after so many entries or bytes (`checkpoint_entries`, `check
       of checkpoints do not count: checkpoints must not call for checkpoints.
 MRK2  While room is low, one mark follows the other, as long as another one frees more.
 MRK3  So it does while the journal of a commit server holds segments that checkpoints would free, also
-      without traffic; but marks take at most a small part of the time, and without new data there are a
-      few at most for each server. For a server that took no checkpoint at the last mark the next mark comes
-      later: the server has to catch up before a checkpoint helps it.
+      without traffic; but marks take at most a small part of the time, and without new entries beside those
+      of checkpoints there are a few at most for each server until its journal has fewer segments than ever
+      before: changes of the quantity fill a journal, too, a page each. For a server that
+      took no checkpoint at the last mark the next mark comes later: the server has to catch up before a
+      checkpoint helps it.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ MARK_LOST_MS: Final = 5_000
 """A mark whose checkpoint is not stable after so long is in vain: a server that passes several marks at once
 takes a checkpoint at the first only, and one that is still writing takes none."""
 
-MARKS_WITHOUT_DATA_MAX: Final = 6
-"""Two free what they can, and two more what was copied to empty segments. A journal that holds space after so
-many is not helped by checkpoints."""
+MARKS_IN_VAIN_MAX: Final = 6
+"""Two free what they can, and two more what was copied to empty segments; as little is copied at once, more
+may have to follow. A journal that has no fewer segments after so many is not helped by checkpoints."""
 
 
 class Marking:
@@ -59,8 +61,9 @@ class Marking:
         # How long a server took to write a checkpoint, the longest since the last mark.
         self._took_ms = 0
         self._apart_until = 0
-        # By server: behind which data, how many marks there were for the space that it holds, and when.
-        self._for_held: dict[int, tuple[int, int, int]] = {}
+        # By server: behind which entry, the fewest segments there, how many marks there were for the space
+        # that it holds since it has so few, and when the last one was.
+        self._for_held: dict[int, tuple[int, int, int, int]] = {}
         # By server: of which number the last checkpoint is that it reported in this reign. A witness takes
         # none, and is not waited for.
         self.reported = dict.fromkeys(checkpoint_servers, 0)
@@ -108,7 +111,9 @@ class Marking:
         """
         return self._is_settled(now_ns, stable_n) and self._marks[0] <= data_last
 
-    def helps_held_space(self, now_ns: int, stable_n: int, data_last: int, server: int) -> bool:
+    def helps_held_space(
+        self, now_ns: int, stable_n: int, work_last: int, server: int, segments: int
+    ) -> bool:
         """Whether to mark for a commit server whose journal holds space (MRK3). True counts the mark.
 
         Such a journal was filled by few entries and bytes: lone messages, of which each takes a page of the
@@ -116,14 +121,15 @@ class Marking:
         """
         if not self._is_settled(now_ns, stable_n) or now_ns < self._apart_until:
             return False
-        behind, count, marked_ns = self._for_held.get(server, (0, 0, 0))
+        behind, fewest, count, marked_ns = self._for_held.get(server, (0, 0, 0, 0))
         took_the_last = self.reported.get(server, U64_MAX) >= self.newest
         if count and not took_the_last and now_ns - marked_ns < MARK_LOST_MS * MS:
             return False
-        count = count + 1 if behind == data_last else 1
-        if count > MARKS_WITHOUT_DATA_MAX:
+        if behind != work_last or segments < fewest:
+            fewest, count = segments, 0
+        if count == MARKS_IN_VAIN_MAX:
             return False
-        self._for_held[server] = (data_last, count, now_ns)
+        self._for_held[server] = (work_last, fewest, count + 1, now_ns)
         return True
 
     def _is_settled(self, now_ns: int, stable_n: int) -> bool:

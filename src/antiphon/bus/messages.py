@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
 from itertools import accumulate
+from operator import lt
 from struct import Struct
 from struct import error as StructError
 from typing import Annotated, Any, Final, NamedTuple
@@ -507,11 +508,11 @@ class Heartbeat(BusMessage):
 @dataclass(frozen=True, slots=True)
 class HeartbeatAck(BusMessage):
     """A commit server answers a heartbeat, so that the sequencer knows it still leads a quorum; also tells
-    whether checkpoints would free segments of its journal."""
+    how many segments its journal has while checkpoints would free some of them, else 0."""
 
     epoch: U64
     nonce: U64
-    holds_space: Bool = False
+    segments: U32 = 0
 
 
 @declare(12, to=VOTER, lane=TO_ONE)
@@ -976,16 +977,60 @@ class Credits(BusMessage):
     floor: U64 = 0
 
 
+def _write_offsets(writer: Writer, offsets: bytes) -> None:
+    writer.bytes_(offsets)
+
+
+def _read_offsets(reader: Reader) -> bytes:
+    offsets = bytes(reader.bytes_())
+    if offsets:
+        numbers = _unpack_offsets(offsets)
+        if numbers[0] or not all(map(lt, numbers, numbers[1:])):
+            raise ProtocolError("the numbers of a piece do not ascend from its first one")
+    return offsets
+
+
+def offsets_of(numbers: Sequence[int]) -> bytes:
+    """How far each of these numbers, which ascend, lies beyond the first."""
+    first = numbers[0]
+    return Struct(f"<{len(numbers)}H").pack(*[number - first for number in numbers])
+
+
+def _unpack_offsets(offsets: bytes) -> tuple[int, ...]:
+    if len(offsets) % 2:
+        raise ProtocolError(f"{len(offsets)} bytes of offsets are not whole")
+    return Struct(f"<{len(offsets) // 2}H").unpack(offsets)
+
+
+Offsets = Annotated[bytes, Field(_write_offsets, _read_offsets)]
+
+
 class Piece(NamedTuple):
-    """Rows of one stored batch with consecutive numbers; `buffers` joined are the bytes of a batch."""
+    """Rows of one stored batch; `buffers` joined are the bytes of a batch.
+
+    The rows have the numbers first_sequence … first_sequence+count-1. Those of rows that were taken here and
+    there lie so far beyond the first as their `offsets` say.
+    """
 
     first_sequence: U64
     count: U32  # type: ignore[assignment]  # a tuple has a method of that name
     redelivery_count: U32
     buffers: Buffers
+    offsets: Offsets = b""
+
+    @property
+    def sequences(self) -> Sequence[int]:
+        return sequences_of(self.first_sequence, self.count, self.offsets)
 
 
-Pieces = Annotated[tuple[Piece, ...], list_of(Layout(Piece), 20)]
+def sequences_of(first: int, count: int, offsets: bytes) -> Sequence[int]:
+    """The numbers of the rows of a piece, ascending."""
+    if not offsets:
+        return range(first, first + count)
+    return [first + offset for offset in _unpack_offsets(offsets)]
+
+
+Pieces = Annotated[tuple[Piece, ...], list_of(Layout(Piece), 24)]
 
 
 class Taker(NamedTuple):

@@ -45,6 +45,7 @@ from antiphon.bus.effects import (
     Event,
     Multicast,
     Received,
+    RunOver,
     Send,
     Submitted,
 )
@@ -125,6 +126,8 @@ class BusProducer:
         # The number of our run, 0 while the run is not open.
         self._pe = 0
         self._openings = 0
+        # Is there another fence, of which nobody was told?
+        self._is_run_over = False
         # Our run is the fence behind a former run. A client manager opens it at once: until then the
         # consumers of its former run hold messages that other consumers could have.
         self._is_opening = opens_at_once
@@ -206,6 +209,9 @@ class BusProducer:
             self._fetch_order(now_ns, known, has_moved, is_answered and has_moved, out)
         if self._applied_told > self._applied_upto or self._asking.at is not None:
             self._fetch_applied(now_ns, self._applied_upto > applied_before, out)
+        if self._is_run_over:
+            self._is_run_over = False
+            out.append(RunOver())
         return out
 
     def _on_received(self, message: m.BusMessage, out: list[Effect]) -> None:
@@ -302,6 +308,7 @@ class BusProducer:
 
     def _give_back(self) -> None:
         """Take back the envelopes that are not in the order: a fence stands behind our run (PRO3)."""
+        self._is_run_over = self._is_run_over or self._pe > 0
         self._pe = 0
         self._wait_again(list(self._sent.values()))
         self._sent.clear()

@@ -27,6 +27,10 @@ _HEAD = Struct("<BQQI")
 # Head of a start: the same, with the id of the configuration before the number of entries.
 _START = Struct("<BQQII")
 
+# A record of the order takes a block of 4 KiB with every sync; small envelopes find room there, or in a
+# second block, which costs less than a second sync.
+EMBEDDED_BYTES_MAX: Final = 7_168
+
 LEARNED: Final = 0
 """The configuration of a log that no sequencer wrote: its server had no vote and wrote down committed
 entries. The epoch beside it is only a promise that must not be forgotten."""

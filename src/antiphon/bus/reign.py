@@ -263,7 +263,8 @@ class Reign:
         self.stable_checkpoint = 0
         self._has_diverged = False
         self._marking = Marking(config.checkpoint_servers)
-        self._data_last = log.last
+        # The last entry with data, and the last one that is not of checkpoints.
+        self._data_last = self._work_last = log.last
         # A CONFIG is the last entry that is numbered under a configuration.
         self.is_closed = False
         self.is_over = False
@@ -406,7 +407,7 @@ class Reign:
         entry = tuple.__new__(Entry, (first, count, EntryKind.DATA, mid, ts, digest, b""))
         log.append(entry)
         row.last_pseq = mid.pseq
-        row.last_seq = self._data_last = first + count - 1
+        row.last_seq = self._data_last = self._work_last = first + count - 1
         self._unsent.append(entry)
         self._uncommitted += 1
         self._marking.bytes += size + RECORD_BYTES
@@ -420,6 +421,8 @@ class Reign:
         self._ledger.fold((entry,))
         self._unsent.append(entry)
         self._own_entries.append(entry)
+        if kind is not EntryKind.CHECKPOINT_MARK and kind is not EntryKind.CHECKPOINT_STABLE:
+            self._work_last = entry.first
         self._uncommitted += 1
         return entry
 
@@ -469,10 +472,12 @@ class Reign:
         if not self.is_closed and marking.helps_low_space(now_ns, stable_n, self._data_last):
             self._mark()
 
-    def mark_for_held_space(self, now_ns: int, server: int) -> None:
-        """The journal of a commit server holds segments that checkpoints would free."""
+    def mark_for_held_space(self, now_ns: int, server: int, segments: int) -> None:
+        """The journal of a commit server has so many segments, some of which checkpoints would free."""
         marking, stable_n = self._marking, self.stable_checkpoint
-        if not self.is_closed and marking.helps_held_space(now_ns, stable_n, self._data_last, server):
+        if self.is_closed:
+            return
+        if marking.helps_held_space(now_ns, stable_n, self._work_last, server, segments):
             self._mark()
 
     def on_acknowledge(self, now_ns: int, server: int, last: int, out: list[RoleEffect]) -> None:

@@ -176,7 +176,9 @@ class Replica:
         epochs = DurableEpochs(counter, found.promised, found.epoch_claimed)
         known, ledger = Prefix(found.applied), found.ledger.copy()
         self._epochs = epochs
-        self._checkpoint_server = CheckpointServer(config, node, found.checkpoints, found.stable_n)
+        self._checkpoint_server = CheckpointServer(
+            config, node, found.checkpoints, found.stable_n, found.base
+        )
         checkpoint_server = self._checkpoint_server if node in config.checkpoint_servers else None
         self._commit_server = CommitServer(
             config,

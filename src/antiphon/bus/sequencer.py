@@ -205,11 +205,11 @@ class Sequencer:
                         # This sequencer's epoch is outdated: some nodes follow a higher one.
                         out.append(Send(sender, m.SealNack(self.epoch_seen)))
                     self._on_sequencer_heard(now_ns, message.epoch)
-            case m.HeartbeatAck(epoch, nonce, holds_space):
+            case m.HeartbeatAck(epoch, nonce, segments):
                 if self._is_mine(sender, epoch) and self.reign is not None:
                     self.reign.on_heartbeat_ack(sender, nonce)
-                    if holds_space:
-                        self.reign.mark_for_held_space(now_ns, sender)
+                    if segments:
+                        self.reign.mark_for_held_space(now_ns, sender, segments)
             case m.CheckpointReport():
                 if self.reign is not None and sender in self._config.checkpoint_servers:
                     self.reign.on_checkpoint_report(sender, message, out)

@@ -6,11 +6,12 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 import antiphon
-from antiphon.cli.options import add_connection_options, retention_option
+from antiphon.cli.options import add_connection_options, duration_option, not_negative, retention_option
 from antiphon.message_manager.delivery.log_clock import DIFFERENCE_MS_MAX
 
 _LOOK_SECONDS = 0.2
@@ -22,16 +23,30 @@ NODE_COLUMNS = (
 CHANNEL_COLUMNS = ("name", "state", "copies", "replicas", "primary", "epoch", "committed", "checkpoint")
 FAILED = 1
 
+T = TypeVar("T")
+
 
 def add_command(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser("admin", help="administration", description=__doc__)
     questions = parser.add_subparsers(title="questions", metavar="QUESTION", required=True)
-    status = questions.add_parser("status", help="nodes, channels and how far they are")
-    destinations = questions.add_parser("destinations", help="destinations with their counts")
+    status = questions.add_parser(
+        "status",
+        help="nodes, channels and how far they are",
+        description="Nodes, channels and how far they are. A channel is serving, degraded (fewer copies than "
+        "replicas) or not serving (no majority, or no node answers).",
+    )
+    destinations = questions.add_parser(
+        "destinations", help="destinations with their counts and subscriptions"
+    )
     holds = questions.add_parser("holds", help="named readers for whom messages are kept, and how much")
     for question, run in ((status, _status), (destinations, _destinations), (holds, _holds)):
         add_connection_options(question)
         question.set_defaults(run=run)
+    destinations.add_argument(
+        "--temporary",
+        action="store_true",
+        help="also temporary ones, which go with the sessions that made them",
+    )
     status.add_argument(
         "--check",
         action="store_true",
@@ -49,22 +64,107 @@ def add_command(commands: Any) -> None:
     )
     add_connection_options(wait)
     wait.set_defaults(run=_wait)
-    create = questions.add_parser("create", help="make a destination")
+    create = questions.add_parser(
+        "create",
+        help="make a destination",
+        description="Makes a destination. If it exists and is set as asked for, that is fine, too.",
+    )
     create.add_argument("destination", help="for example topic:prices")
-    create.add_argument(
-        "--retention",
-        type=retention_option,
-        metavar="TIME",
-        help="of a topic: how long what no subscription needs is kept: 90s, 5m, 1h, 7d, or consumed",
-    )
-    create.add_argument(
-        "--retention-bytes", type=int, metavar="N", help="of a topic: how many bytes of them, at most"
-    )
+    _add_settings(create)
     create.add_argument(
         "--channel", metavar="NAME", help="where it is to live; if not given, where there is least to keep"
     )
     add_connection_options(create)
     create.set_defaults(run=_create)
+    change = questions.add_parser("change", help="change settings of a destination while it is used")
+    change.add_argument("destination", help="for example queue:orders")
+    _add_settings(change)
+    add_connection_options(change)
+    change.set_defaults(run=_change)
+    _add_messages(questions)
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--retention",
+        type=retention_option,
+        metavar="TIME",
+        help="of a topic: how long what no subscription needs is kept: 90s, 5m, 1h, 7d, or consumed",
+    )
+    parser.add_argument(
+        "--retention-bytes", type=int, metavar="N", help="of a topic: how many bytes of them, at most"
+    )
+    parser.add_argument(
+        "--redelivery-limit",
+        type=not_negative,
+        metavar="N",
+        help="a message that came back more often is dead; 0: no limit (default 10 for a queue, 0 for a "
+        "topic)",
+    )
+    parser.add_argument(
+        "--redelivery-delay",
+        type=duration_option,
+        metavar="TIME",
+        help="how long a message that came back waits, 5s say; twice as long each further time, up to 1h",
+    )
+    parser.add_argument(
+        "--dead-to",
+        metavar="WHERE",
+        help="_DMQ (default): dead messages go to the dead queue of their channel; _DMQ+expired: expired "
+        "ones, too; nowhere: they are dropped",
+    )
+    parser.add_argument(
+        "--dedup-window",
+        type=duration_option,
+        metavar="TIME",
+        help="how long the ids of messages (send --dedup-id) are remembered, up to 7d (default 10m); 0: not "
+        "at all",
+    )
+    parser.add_argument(
+        "--exclusive",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="of a queue: one consumer at a time receives, and the others wait in line",
+    )
+
+
+def _add_messages(questions: Any) -> None:
+    """The commands about messages and consumers."""
+    delete = questions.add_parser(
+        "delete", help="delete a destination with its messages; its consumers are closed"
+    )
+    delete.add_argument("destination", help="for example queue:orders")
+    purge = questions.add_parser("purge", help="drop all messages of a destination")
+    purge.add_argument("destination", help="for example queue:orders")
+    dead = questions.add_parser("dead", help="list dead messages: where they died, why and when")
+    dead.add_argument("destination", nargs="?", help="only those that died there")
+    retry = questions.add_parser(
+        "retry",
+        help="send dead messages back to where they died, once",
+        description="Sends dead messages back to where they died, once: all, those of one destination, or "
+        "those with the ids. Exit code 1 if an id is not there.",
+    )
+    retry.add_argument("destination", nargs="?", help="only those that died there")
+    retry.add_argument(
+        "--id", dest="ids", action="append", default=[], metavar="ID", help="only this one (repeatable)"
+    )
+    move = questions.add_parser("move", help="move the messages of a queue that no consumer has")
+    move.add_argument("source", metavar="FROM", help="for example queue:orders")
+    move.add_argument("target", metavar="TO", help="for example queue:orders.later")
+    consumers = questions.add_parser("consumers", help="consumers, with the messages that they have")
+    consumers.add_argument("destination", nargs="?", help="only those of this destination")
+    for parser in (purge, move):
+        parser.add_argument("--channel", default="", metavar="NAME", help="of queue:_DMQ: whose part of it")
+    for parser, run in (
+        (delete, _delete),
+        (purge, _purge),
+        (dead, _dead),
+        (retry, _retry),
+        (move, _move),
+        (consumers, _consumers),
+    ):
+        add_connection_options(parser)
+        parser.set_defaults(run=run)
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -155,6 +255,9 @@ def _destinations(arguments: argparse.Namespace) -> int:
         print(json.dumps(_ask(arguments, "destinations")[0]))
         return 0
     destinations, status = _ask(arguments, "destinations", "status")
+    temporary = [row for row in destinations if row.get("temporary")]
+    if temporary and not arguments.temporary:
+        destinations = [row for row in destinations if not row.get("temporary")]
     columns = ("name", "channel", "messages", "in_flight", "consumers", "bytes", "published", "acknowledged")
     print(_table(destinations, columns))
     subscriptions = [
@@ -163,7 +266,9 @@ def _destinations(arguments: argparse.Namespace) -> int:
         for subscription in row["subscriptions"]
     ]
     if subscriptions:
-        print(_table(subscriptions, ("topic", "name", "client_id", "durable", "backlog")))
+        print(_table(subscriptions, ("topic", "name", "client_id", "durable", "shared", "backlog")))
+    if temporary and not arguments.temporary:
+        print(f"{len(temporary)} temporary, which --temporary shows")
     _tell_silent(status)
     return 0
 
@@ -185,15 +290,101 @@ def _create(arguments: argparse.Namespace) -> int:
                 arguments.destination,
                 retention=arguments.retention,
                 retention_bytes=arguments.retention_bytes,
+                redelivery_limit=arguments.redelivery_limit,
+                redelivery_delay=arguments.redelivery_delay,
+                dead_to=arguments.dead_to,
+                dedup_window=arguments.dedup_window,
+                exclusive=arguments.exclusive,
                 channel=arguments.channel,
             )
 
     asyncio.run(create())
-    if arguments.json:
-        print(json.dumps({"destination": arguments.destination}))
-    else:
-        print(f"{arguments.destination} is there")
+    _tell_done(arguments, {"destination": arguments.destination}, f"{arguments.destination} is there")
     return 0
+
+
+def _change(arguments: argparse.Namespace) -> int:
+    _administer(
+        arguments,
+        lambda admin: admin.change(
+            arguments.destination,
+            retention=arguments.retention,
+            retention_bytes=arguments.retention_bytes,
+            redelivery_limit=arguments.redelivery_limit,
+            redelivery_delay=arguments.redelivery_delay,
+            dead_to=arguments.dead_to,
+            dedup_window=arguments.dedup_window,
+            exclusive=arguments.exclusive,
+        ),
+    )
+    _tell_done(arguments, {"destination": arguments.destination}, f"{arguments.destination} is changed")
+    return 0
+
+
+def _delete(arguments: argparse.Namespace) -> int:
+    _administer(arguments, lambda admin: admin.delete(arguments.destination))
+    _tell_done(arguments, {"destination": arguments.destination}, f"{arguments.destination} is deleted")
+    return 0
+
+
+def _purge(arguments: argparse.Namespace) -> int:
+    _administer(arguments, lambda admin: admin.purge(arguments.destination, channel=arguments.channel))
+    _tell_done(arguments, {"destination": arguments.destination}, f"{arguments.destination} is empty")
+    return 0
+
+
+def _dead(arguments: argparse.Namespace) -> int:
+    rows = _administer(arguments, lambda admin: admin.dead(arguments.destination))
+    if arguments.json:
+        print(json.dumps(rows))
+        return 0
+    shown = [{**row, "dead_time": _clock_time(row["dead_time"])} for row in rows]
+    columns = ("destination", "channel", "sequence", "reason", "delivery_count", "dead_time", "message_id")
+    print(_table(shown, columns))
+    return 0
+
+
+def _retry(arguments: argparse.Namespace) -> int:
+    count = _administer(arguments, lambda admin: admin.retry(arguments.destination, ids=arguments.ids))
+    _tell_done(arguments, {"messages": count}, f"{count} messages are sent back")
+    return FAILED if count < len(set(arguments.ids)) else 0
+
+
+def _move(arguments: argparse.Namespace) -> int:
+    count = _administer(
+        arguments,
+        lambda admin: admin.move(arguments.source, arguments.target, channel=arguments.channel),
+    )
+    _tell_done(arguments, {"messages": count}, f"{count} messages are moved to {arguments.target}")
+    return 0
+
+
+def _consumers(arguments: argparse.Namespace) -> int:
+    rows = _administer(arguments, lambda admin: admin.consumers(arguments.destination))
+    if arguments.json:
+        print(json.dumps(rows))
+    else:
+        columns = ("destination", "channel", "subscription", "client_id", "in_flight", "delivered", "credit")
+        print(_table(rows, columns))
+    return 0
+
+
+def _administer(arguments: argparse.Namespace, act: Callable[[antiphon.Admin], Coroutine[Any, Any, T]]) -> T:
+    async def administer() -> T:
+        async with antiphon.connect(arguments.url) as connection:
+            return await act(connection.admin())
+
+    return asyncio.run(administer())
+
+
+def _tell_done(arguments: argparse.Namespace, told: dict[str, Any], text: str) -> None:
+    print(json.dumps(told) if arguments.json else text)
+
+
+def _clock_time(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="seconds")
 
 
 def _ask(arguments: argparse.Namespace, *questions: str) -> list[Any]:

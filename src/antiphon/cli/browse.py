@@ -1,4 +1,7 @@
-"""`antiphon browse`: shows the messages of a queue, or what a topic keeps, without consuming them."""
+"""`antiphon browse`: shows the messages of a queue, or what a topic keeps, without consuming them.
+
+They are printed as `antiphon receive` prints them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,13 @@ import asyncio
 from typing import Any
 
 import antiphon
-from antiphon.cli.options import add_connection_options, add_create_option, positive
+from antiphon.cli.options import (
+    add_channel_option,
+    add_connection_options,
+    add_create_option,
+    add_selector_option,
+    positive,
+)
 from antiphon.cli.receive import show
 
 
@@ -17,6 +26,8 @@ def add_command(commands: Any) -> None:
     )
     parser.add_argument("destination", help="for example queue:orders")
     parser.add_argument("--limit", type=positive, help="stop after that many")
+    add_channel_option(parser)
+    add_selector_option(parser)
     add_create_option(parser)
     add_connection_options(parser)
     parser.set_defaults(run=run, save=None)
@@ -30,7 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
 async def _browse(arguments: argparse.Namespace) -> None:
     shown = 0
     async with antiphon.connect(arguments.url) as connection, connection.session() as session:
-        async for message in session.browse(arguments.destination, create=arguments.create):
+        browsed = session.browse(
+            arguments.destination,
+            selector=arguments.selector,
+            create=arguments.create,
+            channel=arguments.channel,
+        )
+        async for message in browsed:
             show(message, arguments)
             shown += 1
             if shown == arguments.limit:

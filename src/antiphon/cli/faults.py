@@ -3,7 +3,7 @@
 The rules are in a file that nodes started with `--faults FILE` look at several times a second. A rule is
 added behind those that are there, and of the rules for a pair of nodes the last one counts. Without an option
 the rules are shown. Nodes go by their numbers, or, with `--config`, by the names that the cluster's file
-gives them. Never use this on a cluster in production.
+gives them. Never use this on a cluster in production; docs/operating/faults.md has more.
 
     antiphon faults rules.txt --drop 0.3 --duplicate 0.1      three of ten are lost, one of ten comes twice
     antiphon faults rules.txt --delay 5..20 --from 1 --to 2   datagrams from node 1 to node 2 are late

@@ -90,8 +90,8 @@ def start_commands(spec: ClusterSpec) -> str:
     if any(one.host != LOOPBACK for one in spec.client_managers):
         lines += [
             "",
-            "There are no users and there is no encryption for clients yet: whoever reaches these addresses",
-            f"may read and write everything: {', '.join(spec.servers)}",
+            "There are no users and there is no encryption for clients yet: every process that reaches",
+            f"these addresses may read and write everything: {', '.join(spec.servers)}",
         ]
     return "\n".join(lines) + "\n"
 

@@ -8,7 +8,7 @@ import os
 import re
 from typing import Any, Literal
 
-from antiphon.client.aio.consumer import Start
+from antiphon.client.aio.subscribing import Start
 from antiphon.values import PropertyValue
 
 DEFAULT_URL = "antiphon://127.0.0.1:7420"
@@ -34,9 +34,20 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_selector_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--selector", metavar="SQL", help="only messages that match, for example \"region = 'EU'\""
+    )
+
+
 def add_create_option(parser: argparse.ArgumentParser) -> None:
     """For commands that look at a destination, as a rule an existing one."""
     parser.add_argument("--create", action="store_true", help="make the destination if it does not exist")
+
+
+def add_channel_option(parser: argparse.ArgumentParser) -> None:
+    """For the dead messages, which every channel has a queue of."""
+    parser.add_argument("--channel", default="", metavar="NAME", help="of queue:_DMQ: whose part of it")
 
 
 def property_option(text: str) -> tuple[str, PropertyValue]:
@@ -118,7 +129,17 @@ def retention_option(text: str) -> float | Literal["consumed"]:
     """`consumed`, or a time: `90`, `90s`, `5m`, `1h`, `7d`."""
     if text == "consumed":
         return "consumed"
+    try:
+        return duration_option(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither consumed nor a time such as 90s, 5m, 1h or 7d"
+        ) from None
+
+
+def duration_option(text: str) -> float:
+    """A time: `90`, `90s`, `5m`, `1h`, `7d`."""
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither consumed nor a time such as 90s, 5m, 1h or 7d")
+        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 90s, 5m, 1h or 7d")
     return float(match[1]) * _UNIT_SECONDS[match[2]]

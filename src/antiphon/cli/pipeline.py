@@ -2,7 +2,7 @@
 
 `source-check` connects, and shows what a query would find: destinations, where their channels begin and end,
 the holds, the lag of a checkpoint, and a few messages. With --master the messages go through Spark. The exit
-code is 1 when something is wrong.
+code is 1 when something is wrong. docs/reference/spark.md has more.
 """
 
 from __future__ import annotations

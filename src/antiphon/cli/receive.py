@@ -2,7 +2,12 @@
 
 The command ends when nothing came for `--timeout`. A message is acknowledged after it was printed, so that an
 unprinted message is not lost. Bodies are written as they are, bytes too, each with a line end behind it; maps
-and lists are written as JSON.
+and lists are written as JSON. A destination that does not exist is made only with `--create`, `--follow`,
+`--durable` or `--shared`; otherwise the command names it and exits with 1.
+
+With `--json` each message is a line: `destination`, `message_id`, `sequence`, `channel`, `timestamp`,
+`priority`, `properties`, `correlation_id`, `reply_to`, `type`, `key`, `redelivered`, `delivery_count`,
+`body`, `encoding` (`text`, `json` or `base64`). With `--save` the body is null and `saved` names the file.
 """
 
 from __future__ import annotations
@@ -18,9 +23,11 @@ from typing import Any
 
 import antiphon
 from antiphon.cli.options import (
+    add_channel_option,
     add_client_options,
     add_connection_options,
     add_create_option,
+    add_selector_option,
     positive,
     seconds_option,
     start_option,
@@ -40,9 +47,21 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--timeout", type=seconds_option, default=1.0, help="seconds without a message to wait (default 1)"
     )
-    parser.add_argument("--follow", action="store_true", help="go on for ever")
+    parser.add_argument("--follow", action="store_true", help="go on until Ctrl-C")
     parser.add_argument(
-        "--durable", metavar="NAME", help="of a topic: consume the subscription of this name, which stays"
+        "--durable",
+        metavar="NAME",
+        help="of a topic: consume the subscription of this name, which stays; without --shared it belongs to "
+        "the client id, which is NAME unless --client-id gives another",
+    )
+    parser.add_argument(
+        "--shared",
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="NAME",
+        help="of a topic: share the subscription of this name with other consumers, until the last has gone; "
+        "with --durable, and without a name of its own: share that one",
     )
     parser.add_argument(
         "--from",
@@ -57,6 +76,8 @@ def add_command(commands: Any) -> None:
         metavar="DIR",
         help="write each body to a file DIR/CHANNEL-SEQUENCE instead of printing it",
     )
+    add_channel_option(parser)
+    add_selector_option(parser)
     add_create_option(parser)
     add_client_options(parser)
     add_connection_options(parser)
@@ -75,12 +96,23 @@ async def _receive(arguments: argparse.Namespace) -> int:
     timeout = None if arguments.follow else arguments.timeout
     received = 0
     # A command that waits may wait for a new destination; any other would wait in vain for a mistyped name.
-    create = arguments.create or arguments.follow or arguments.durable is not None
+    is_named = arguments.durable is not None or arguments.shared
+    create = arguments.create or arguments.follow or is_named
+    client_id = arguments.client_id
+    if client_id is None and not arguments.shared:
+        # A durable subscription with one consumer belongs to a client id.
+        client_id = arguments.durable
     async with (
-        antiphon.connect(arguments.url, client_id=arguments.client_id) as connection,
+        antiphon.connect(arguments.url, client_id=client_id) as connection,
         connection.session(ack="client") as session,
         session.consumer(
-            arguments.destination, durable=arguments.durable, start=arguments.start, create=create
+            arguments.destination,
+            selector=arguments.selector,
+            durable=arguments.durable,
+            shared=arguments.shared,
+            start=arguments.start,
+            create=create,
+            channel=arguments.channel,
         ) as consumer,
     ):
         while received < wanted:

@@ -1,7 +1,11 @@
 """`antiphon send`: sends messages; exits 0 only when all of them are confirmed.
 
-Stops at the first message that cannot be stored, and says how many before it are confirmed: nothing after it
-is stored.
+Sends one message, or one for each line of standard input if there is no body. Lines are UTF-8 text and are
+sent as soon as they arrive. Sending stops at the first message that cannot be sent or stored: standard error
+names the line, standard output says how many before it are confirmed, and nothing after it is stored.
+
+With `--json`: `{"confirmed": N, "destination": …, "last": {…} | null}`, where `last` has `channel`,
+`sequence`, `message_id` and `duplicate`; and `error` if the command failed.
 """
 
 from __future__ import annotations
@@ -51,10 +55,30 @@ def add_command(commands: Any) -> None:
         default=[],
         type=property_option,
         metavar="NAME[:TYPE]=VALUE",
-        help="may be repeated; TYPE is str, int, float or bool",
+        help="may be repeated; TYPE is str (default), int, float or bool",
     )
-    parser.add_argument("--priority", type=int, default=PRIORITY_DEFAULT, help="0 to 9 (default 4)")
-    parser.add_argument("--key", help="the message's key")
+    parser.add_argument(
+        "--priority", type=int, default=PRIORITY_DEFAULT, help="0 to 9, the highest goes first (default 4)"
+    )
+    parser.add_argument(
+        "--ttl",
+        type=seconds_option,
+        metavar="SECONDS",
+        help="the messages expire so long after they were sent",
+    )
+    parser.add_argument(
+        "--delay",
+        type=seconds_option,
+        metavar="SECONDS",
+        help="the messages are not delivered before so much time has passed",
+    )
+    parser.add_argument("--key", help="one consumer at a time gets the messages with this key, in order")
+    parser.add_argument(
+        "--dedup-id",
+        metavar="ID",
+        help="your own id of the message: while the destination remembers it, another message with this id "
+        "is not stored, and the exit code is 0 all the same; for one message, a body or --file",
+    )
     parser.add_argument(
         "--timeout",
         type=seconds_option,
@@ -70,6 +94,10 @@ def add_command(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.body is not None and (arguments.file is not None or arguments.size is not None):
         print("antiphon send: give a body, or --file, or --size", file=sys.stderr)
+        return USAGE
+    is_one = arguments.body is not None or arguments.file is not None
+    if arguments.dedup_id is not None and (not is_one or arguments.count not in (None, 1)):
+        print("antiphon send: --dedup-id is the id of one message: give a body, or --file", file=sys.stderr)
         return USAGE
     if arguments.priority not in range(10):
         raise antiphon.InvalidMessage(f"the priority is 0 to 9, not {arguments.priority}")
@@ -92,13 +120,20 @@ def _tell(
     if arguments.json:
         told: dict[str, Any] = {"confirmed": confirmed, "destination": arguments.destination, "last": None}
         if last is not None:
-            where = {"channel": last.channel, "sequence": last.sequence, "message_id": last.message_id}
-            told["last"] = where
+            told["last"] = {
+                "channel": last.channel,
+                "sequence": last.sequence,
+                "message_id": last.message_id,
+                "duplicate": last.duplicate,
+            }
         if error is not None:
             told["error"] = str(error)
         print(json.dumps(told))
     else:
-        print(f"confirmed {confirmed} message{'' if confirmed == 1 else 's'} in {arguments.destination}")
+        same = ", stored before" if last is not None and last.duplicate else ""
+        print(
+            f"confirmed {confirmed} message{'' if confirmed == 1 else 's'} in {arguments.destination}{same}"
+        )
     if error is not None:
         print(f"antiphon: {error}", file=sys.stderr)
 
@@ -115,10 +150,17 @@ async def _send(arguments: argparse.Namespace) -> Sequence[antiphon.Receipt]:
 
 async def _messages(arguments: argparse.Namespace) -> AsyncIterator[Any]:
     """The messages to be sent, with the options that hold for all of them."""
-    properties = dict(arguments.properties) or None
-    is_plain = properties is None and arguments.key is None and arguments.priority == PRIORITY_DEFAULT
+    options = {
+        "properties": dict(arguments.properties) or None,
+        "priority": arguments.priority,
+        "ttl": arguments.ttl,
+        "delay": arguments.delay,
+        "key": arguments.key,
+        "dedup_id": arguments.dedup_id,
+    }
+    is_plain = antiphon.Row(b"", **options) == antiphon.Row(b"")
     async for body in _bodies(arguments):
-        yield body if is_plain else antiphon.Row(body, properties, arguments.priority, arguments.key)
+        yield body if is_plain else antiphon.Row(body, **options)
 
 
 async def _bodies(arguments: argparse.Namespace) -> AsyncIterator[str | bytes]:

@@ -1,7 +1,7 @@
 """`antiphon sim`: runs the machines of one node or of several in a simulated world, one run per seed.
 
 Exits 1 at the first seed that breaks a promise, and prints the command that repeats it. `--profile` draws one
-kind of fault or load more often.
+kind of fault or load more often: docs/design/simulation.md.
 """
 
 from __future__ import annotations

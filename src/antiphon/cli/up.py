@@ -3,6 +3,9 @@
 Without an option about nodes everything runs in one process. With one, every node of a cluster is a process
 of its own. The data is in `--data`: starting again on the same data finds everything, the size of the cluster
 too. SIGTERM or Ctrl-C stops the system in order. A node that dies is reported, and the others go on.
+
+Free ports, those of the bus too, are chosen between 20000 and 31999; the environment variable
+`ANTIPHON_PORTS=FIRST-LAST` names others.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ def add_command(commands: Any) -> None:
         "--listen",
         metavar="ADDRESS",
         help="where clients may come from: an address of this machine, or 0.0.0.0 for all of them "
-        "(default 127.0.0.1). There are no users and no TLS yet: whoever can reach it can do anything",
+        "(default 127.0.0.1). There are no users and no TLS yet: every process that "
+        "can reach it can do anything",
     )
     add_topology_options(parser, transports=(MEMORY, *TRANSPORTS))
     parser.add_argument("--restart", action="store_true", help="start a node again that has died")

@@ -9,15 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from antiphon.batch import Batch
-from antiphon.errors import ProtocolError
+from antiphon.batch import Batch, BatchRule
+from antiphon.errors import InvalidSelector, ProtocolError
 from antiphon.ranges import Ranges
+from antiphon.selectors import compile_selector
 from antiphon.wire.commands import (
     RANGES_MAX,
     Acknowledge,
+    AlterDestination,
     CommandHeader,
     CommandKind,
+    CreateTemporary,
+    DeleteDestination,
     Publish,
+    PurgeDestination,
     Return,
     Subscribe,
     Unsubscribe,
@@ -40,6 +45,7 @@ from antiphon.wire.transactions import (
 # Past the constructor of a NamedTuple: there is one for every command.
 _new: Final = tuple.__new__
 
+_DEDUP: Final = int(BatchRule.DEDUP)
 _PUBLISH = int(CommandKind.PUBLISH)
 _ACK = int(CommandKind.ACK)
 _RETURN = int(CommandKind.RETURN)
@@ -61,24 +67,27 @@ Consumption = tuple[Consumed, ...]
 
 class Admitted(NamedTuple):
     """A checked command: its destination, if it names one, and the messages that it acknowledges or returns;
-    those of a commit may be in several destinations."""
+    those of a commit may be in several destinations. `outcomes` is how many it may have at most. A
+    publication `is_transient` if all its messages are non-persistent."""
 
     header: CommandHeader
     destination: int
     subscription: int = 0
     ranges: Ranges | Consumption | None = None
+    outcomes: int = 1
+    is_transient: bool = False
 
 
 def check_command(data: Buffer) -> Admitted:
     """Raise ProtocolError unless this is one whole command of a client."""
     if (lone := read_lone_publish(data)) is not None:
         header, destination = lone
-        return _new(Admitted, (header, destination, 0, None))
+        return _new(Admitted, (header, destination, 0, None, 1, False))
     header, payload = read_command(data)
     if header.confirmed_through >= header.number:
         raise ProtocolError(f"command {header.number} says that {header.confirmed_through} is confirmed")
     if header.kind == _PUBLISH:
-        return Admitted(header, _check_publish(header, payload))
+        return _check_publish(header, payload)
     if header.kind in (_ACK, _RETURN) and len(payload) > _RANGES_PAYLOAD_MAX:
         raise ProtocolError(f"a command of {len(payload)} bytes has more than {RANGES_MAX} ranges")
     if header.kind == _ACK:
@@ -88,7 +97,7 @@ def check_command(data: Buffer) -> Admitted:
         back = Return.decode(payload)
         return Admitted(header, back.destination, back.subscription, back.ranges)
     if header.kind == _SUBSCRIBE:
-        return Admitted(header, Subscribe.decode(payload).destination)
+        return Admitted(header, _check_subscribe(payload))
     if header.kind == _UNSUBSCRIBE:
         Unsubscribe.decode(payload)
         return Admitted(header, 0)
@@ -98,15 +107,33 @@ def check_command(data: Buffer) -> Admitted:
     raise ProtocolError(f"a command of kind {header.kind} is not for a client to send")
 
 
-def _check_publish(header: CommandHeader, payload: memoryview) -> int:
+def _check_subscribe(payload: memoryview) -> int:
+    wish = Subscribe.decode(payload)
+    try:
+        compile_selector(wish.selector)
+    except InvalidSelector as error:
+        raise ProtocolError(f"a subscription with a selector that is none: {error.text}") from None
+    return wish.destination
+
+
+def _check_publish(header: CommandHeader, payload: memoryview) -> Admitted:
     publish = Publish.decode(payload)
-    batch = Batch.decode(publish.batch)
+    batch = _whole_batch(publish.batch)
     if batch.producer != header.session or batch.first_number != header.number or batch.count != header.count:
         raise ProtocolError(
             f"command {header.number} takes {header.count} numbers; its batch is of session "
             f"{batch.producer:032x}, from {batch.first_number}, with {batch.count} rows"
         )
-    return publish.destination
+    outcomes = batch.count if batch.rules & _DEDUP else 1
+    return Admitted(header, publish.destination, outcomes=outcomes, is_transient=batch.is_transient)
+
+
+def _whole_batch(data: Buffer) -> Batch:
+    """A batch to be stored: its rows take consecutive numbers."""
+    batch = Batch.decode(data)
+    if batch.has_gaps:
+        raise ProtocolError("a batch that is sent has consecutive numbers; this one has offsets")
+    return batch
 
 
 def check_consumed(all_consumed: Iterable[Consumed]) -> None:
@@ -153,7 +180,7 @@ def _check_stage(header: CommandHeader, payload: memoryview) -> Admitted:
 
 def _check_unnumbered_batch(header: CommandHeader, data: Buffer, rows: int) -> None:
     """Check a batch whose command takes one number; its rows are counted apart."""
-    batch = Batch.decode(data)
+    batch = _whole_batch(data)
     producer, first, count = batch.producer, batch.first_number, batch.count
     if producer != header.session or not first & TRANSACTED_NUMBER or count != rows:
         raise ProtocolError(
@@ -204,6 +231,23 @@ def _check_release(header: CommandHeader, payload: memoryview) -> Admitted:
     return Admitted(header, 0)
 
 
+def _check_create_temporary(header: CommandHeader, payload: memoryview) -> Admitted:
+    CreateTemporary.decode(payload)
+    return Admitted(header, 0)
+
+
+def _check_delete(header: CommandHeader, payload: memoryview) -> Admitted:
+    return Admitted(header, DeleteDestination.decode(payload).destination)
+
+
+def _check_purge(header: CommandHeader, payload: memoryview) -> Admitted:
+    return Admitted(header, PurgeDestination.decode(payload).destination)
+
+
+def _check_alter(header: CommandHeader, payload: memoryview) -> Admitted:
+    return Admitted(header, AlterDestination.decode(payload).destination)
+
+
 _OTHERS: Final[dict[int, Callable[[CommandHeader, memoryview], Admitted]]] = {
     int(CommandKind.TX_PUBLISH): _check_transacted,
     int(CommandKind.STAGE): _check_stage,
@@ -212,4 +256,8 @@ _OTHERS: Final[dict[int, Callable[[CommandHeader, memoryview], Admitted]]] = {
     int(CommandKind.DROP_STAGED): _check_drop,
     int(CommandKind.HOLD): _check_hold,
     int(CommandKind.RELEASE): _check_release,
+    int(CommandKind.CREATE_TEMPORARY): _check_create_temporary,
+    int(CommandKind.DELETE): _check_delete,
+    int(CommandKind.PURGE): _check_purge,
+    int(CommandKind.ALTER): _check_alter,
 }

@@ -2,8 +2,8 @@
 
     greeting  --Hello-->  open  --Goodbye, a breach, or silence-->  over
 
-In the greeting only Hello is allowed; once open, anything but Hello. A request stays outstanding until it is
-answered, and its number may not be used again before that.
+In the greeting only one Hello is allowed; once open, anything but Hello. A request stays outstanding until it
+is answered, and its number may not be used again before that.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ class Connection:
     peer: str
     user: str = ""
     client_id: str = ""
+    id: int = 0
+    """The client's connection, which keeps its id on one socket after the other."""
+    generation: int = 1
+    has_greeted: bool = False
     is_welcome: bool = False
     is_over: bool = False
     is_blocked: bool = False
@@ -53,9 +57,11 @@ class Connection:
 
     def check_turn(self, frame: ClientFrame) -> None:
         """Raise unless the peer may send such a frame now."""
-        if self.is_welcome == isinstance(frame, Hello):
-            name = type(frame).__name__
-            raise ProtocolError(f"{name} a second time" if self.is_welcome else f"{name} before Hello")
+        if isinstance(frame, Hello):
+            if self.has_greeted:
+                raise ProtocolError("Hello a second time")
+        elif not self.is_welcome:
+            raise ProtocolError(f"{type(frame).__name__} before {'Welcome' if self.has_greeted else 'Hello'}")
 
     def begin_request(self, request: int, requests_max: int) -> None:
         if request in self.requests:

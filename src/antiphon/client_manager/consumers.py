@@ -49,7 +49,7 @@ from antiphon.client_manager.session import Consumer, ConsumerState, LaneState, 
 from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.client_manager.streams import Numbered, Streams
 from antiphon.errors import ConsumerClosed, ProtocolError
-from antiphon.ids import U64_MAX, IdSource
+from antiphon.ids import IdSource
 from antiphon.ranges import Ranges
 from antiphon.wire.frames import (
     ConsumerGone,
@@ -99,7 +99,9 @@ class Consumers:
     def open(self, session: Session, lane: SessionLane, wish: ConsumerOpen | ConsumerResume) -> None:
         """Attach a consumer, now or as soon as the channel knows the session (CON1)."""
         key = self._new_key()
-        consumer = Consumer(key, wish.consumer, session, lane, wish.destination, wish.subscription)
+        consumer = Consumer(
+            key, wish.consumer, session, lane, wish.destination, wish.subscription, wish.selector
+        )
         consumer.request = wish.request
         consumer.credit_messages = wish.credit_messages
         consumer.credit_bytes = wish.credit_bytes
@@ -141,8 +143,8 @@ class Consumers:
             self._register(consumer)
 
     def _new_key(self) -> int:
-        # The low half of an id: start time and counter, so that a key of a former life never comes back.
-        return self._ids.next() & U64_MAX
+        # A key of a former life never comes back.
+        return self._ids.next_key()
 
     def session_known(self, lane: SessionLane) -> None:
         """The channel knows the session: register its waiting consumers."""
@@ -410,14 +412,18 @@ class Consumers:
             return
         consumer.delivered_bytes = consumer.base_bytes + taker.bytes_through
         pieces = []
-        if any(redelivery_count for _, _, redelivery_count, _ in message.pieces):
+        if any(piece.redelivery_count for piece in message.pieces):
             self._note_again(consumer, message)
-        for first_sequence, rows, redelivery_count, buffers in message.pieces:
-            is_new = consumer.held.add(first_sequence, first_sequence + rows) == rows
+        for piece in message.pieces:
+            first_sequence, rows, redelivery_count, buffers, offsets = piece
+            if offsets:
+                is_new = consumer.held.add_all(Ranges.of_numbers(piece.sequences)) == rows
+            else:
+                is_new = consumer.held.add(first_sequence, first_sequence + rows) == rows
             if not is_new or (redelivery_count and consumer.has_given_back):
                 # The consumer's copy is void (CON7): others got the message, and the answer that says so is
                 # late; or the consumer returned an earlier copy than the one that was taken from it.
-                self._tell_lost(consumer, Ranges([(first_sequence, first_sequence + rows)]))
+                self._tell_lost(consumer, Ranges.of_numbers(piece.sequences))
             consumer.delivered_messages += rows
             pieces.append((first_sequence, redelivery_count, buffers))
         self._outbox.send_buffers(
@@ -436,8 +442,9 @@ class Consumers:
     def _note_again(self, consumer: Consumer, message: Deliver) -> None:
         """Acknowledgements on their way are about earlier copies than these (SSN3)."""
         if acknowledged := self._ordering.acknowledged(consumer):
-            for first_sequence, rows, _, _ in message.pieces:
-                consumer.came_again.add_all(acknowledged.clip(first_sequence, first_sequence + rows))
+            for piece in message.pieces:
+                numbers = Ranges.of_numbers(piece.sequences)
+                consumer.came_again.add_all(acknowledged.intersection(numbers))
 
     # -- attaching again -------------------------------------------------------
 
@@ -529,7 +536,7 @@ class Consumers:
                 generation=consumer.session.generation,
                 destination=consumer.destination,
                 subscription=consumer.subscription,
-                selector="",
+                selector=consumer.selector,
                 credit_messages=messages,
                 credit_bytes=size,
                 held=consumer.held.copy(),

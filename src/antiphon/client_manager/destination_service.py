@@ -37,7 +37,13 @@ from antiphon.client_manager.ordering import Ordering
 from antiphon.client_manager.session import AS_IT_IS, Creation, SessionLane
 from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.errors import DestinationUnavailable, InvalidName
-from antiphon.names import DestinationName, parse_destination
+from antiphon.names import (
+    DEAD_QUEUE_NAME,
+    TEMPORARY,
+    DestinationName,
+    channel_of_temporary,
+    parse_destination,
+)
 from antiphon.wire.commands import (
     CommandKind,
     CreateDestination,
@@ -62,6 +68,10 @@ class Destination(NamedTuple):
     id: int
     channel: str
     settings_version: int
+
+
+NOT_MADE_YET = 0
+"""In place of an id: the answer to a client that asks where its next temporary destination is to be."""
 
 
 class Waiter(NamedTuple):
@@ -118,18 +128,54 @@ class DestinationService:
         self._deadlines: dict[Creation, int] = {}
         self._untimed: list[Search] = []
 
-    def open(self, text: str, waiter: Waiter, *, may_create: bool) -> None:
+    def open(self, text: str, waiter: Waiter, *, may_create: bool, channel: str = "") -> None:
         """Find a destination, and make it if there is none and `may_create`."""
-        name = str(_parse(text))
+        if text == DEAD_QUEUE_NAME:
+            self._open_part(text, waiter, channel, may_create=may_create)
+            return
+        if text in _TEMPORARY_PLACES:
+            self._find_place(waiter, channel)
+            return
+        parsed = _parse(text)
+        if parsed.is_temporary:
+            self._open_temporary(parsed, waiter)
+            return
+        name = str(parsed)
         known = self._by_name.get(name)
         if known is not None:
             self._found(waiter, known)
         else:
             self._search(Creation(name, AS_IT_IS if may_create else None), waiter)
 
+    def _open_part(self, name: str, waiter: Waiter, channel: str, *, may_create: bool) -> None:
+        """Find a channel's part of a queue of the system, which has no placement."""
+        if not channel and len(self._channels) == 1:
+            channel = self._system
+        if channel not in self._channels:
+            names = ", ".join(self._channels)
+            raise Refusal(REFUSED, f"every channel has a {name} of its own: name one of the channels {names}")
+        creation = Creation(name, AS_IT_IS if may_create else None, channel)
+        self._search(creation, waiter)
+
+    def _find_place(self, waiter: Waiter, channel: str) -> None:
+        """Choose the channel of a session's next temporary destination; the session itself makes it there."""
+        if channel and channel not in self._channels:
+            raise Refusal(REFUSED, f"there is no channel {channel[:80]!r}")
+        self._found(waiter, Destination(NOT_MADE_YET, channel or self.loads.place(), SETTINGS_VERSION))
+
+    def _open_temporary(self, name: DestinationName, waiter: Waiter) -> None:
+        """Find a temporary destination in the channel that its name says. No client makes one by a name."""
+        channel = channel_of_temporary(name)
+        if channel not in self._channels:
+            raise Refusal(UNKNOWN, _unknown(str(name)))
+        self._search(Creation(str(name), None, channel), waiter)
+
     def create(self, text: str, settings: str, waiter: Waiter) -> None:
         """Make a destination; its channel judges the settings of an existing one."""
-        name = str(_parse(text))
+        parsed = _parse(text)
+        if not parsed.can_be_chosen:
+            raise Refusal(InvalidName.code, _not_to_choose(text))
+        name = str(parsed)
         settings, channel = _take_channel(settings)
         if channel and channel not in self._channels:
             raise Refusal(REFUSED, f"{name} cannot be made: there is no channel {channel[:80]!r}")
@@ -146,6 +192,10 @@ class DestinationService:
             self._untimed.append(search)
 
     def _locate(self, search: Search) -> None:
+        if not _has_placement(search.creation.name):
+            search.is_certain = True
+            self._enter(search, search.creation.channel)
+            return
         if len(self._channels) == 1:
             search.is_certain = True
             self._enter(search, self._system)
@@ -180,13 +230,12 @@ class DestinationService:
         elif creation.settings is None:
             self._fail(search, UNKNOWN, _unknown(creation.name))
         else:
-            search.channel = creation.channel or self.loads.least()
+            search.channel = creation.channel or self.loads.place()
             place = PlaceDestination(name=creation.name, channel=search.channel)
             self._order(search, self._system, place)
 
     def _on_placed(self, search: Search, outcomes: Sequence[Outcome]) -> None:
         if not outcomes:
-            self.loads.placed(search.channel)
             self.remember_place(search.creation.name, search.channel)
             self._make(search)
         elif outcomes[0].code == OutcomeCode.EXISTS:
@@ -281,8 +330,9 @@ class DestinationService:
     def _finish(self, search: Search, found: Destination) -> None:
         del self._searches[search.creation]
         name = search.creation.name
-        self._by_name[name] = found
-        self._names[found.channel, found.id] = name
+        if _has_placement(name):
+            self._by_name[name] = found
+            self._names[found.channel, found.id] = name
         for waiter in search.waiters:
             self._found(waiter, found)
 
@@ -307,7 +357,7 @@ class DestinationService:
             del self._placed[next(iter(self._placed))]
 
     def _place_is(self, search: Search) -> None:
-        if len(self._channels) > 1:
+        if len(self._channels) > 1 and _has_placement(search.creation.name):
             self.remember_place(search.creation.name, search.channel)
 
     def retire(self, channel: str, destination: int) -> None:
@@ -325,8 +375,23 @@ def _parse(text: str) -> DestinationName:
     except InvalidName as error:
         raise Refusal(error.code, error.text) from None
     if name.is_reserved:
-        raise Refusal(InvalidName.code, f"{text}: names that begin with _ are the system's own")
+        raise Refusal(InvalidName.code, _not_to_choose(text))
     return name
+
+
+_TEMPORARY_PLACES = (f"queue:{TEMPORARY}", f"topic:{TEMPORARY}")
+
+
+def _has_placement(name: str) -> bool:
+    """Does the system channel know the channel of this name? Otherwise the request, or the name, says it.
+
+    The others are not remembered either: every channel has a dead queue, and temporary ones come and go.
+    """
+    return name != DEAD_QUEUE_NAME and not parse_destination(name).is_temporary
+
+
+def _not_to_choose(name: str) -> str:
+    return f"{name}: names that begin with _ are the system's own"
 
 
 def _take_channel(settings: str) -> tuple[str, str]:
@@ -344,7 +409,9 @@ def _take_channel(settings: str) -> tuple[str, str]:
 
 
 def _unknown(name: str) -> str:
-    return f"there is no destination {name}"
+    is_temporary = parse_destination(name).is_temporary
+    gone = " any more: it lived with the session that made it" if is_temporary else ""
+    return f"there is no destination {name}{gone}"
 
 
 def _silent(channel: str, name: str) -> str:

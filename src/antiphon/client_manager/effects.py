@@ -15,6 +15,7 @@ from antiphon.bus.effects import (
     LoadChanged,
     PrimaryChanged,
     Received,
+    RunOver,
     ServiceChanged,
     SpaceChanged,
     TimeMissed,
@@ -88,6 +89,7 @@ FromChannel = (
     | EnvelopeConfirmed
     | EnvelopeUncertain
     | PrimaryChanged
+    | RunOver
     | ServiceChanged
     | SpaceChanged
     | TimeMissed

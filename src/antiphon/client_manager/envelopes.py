@@ -8,13 +8,16 @@ What it promises
     ENV2  Lanes take turns of `turn_bytes`; a lane whose next command did not fit is first next time. So a
           very large transfer delays another session by one turn, not by its own length.
     ENV3  At most `submitted_bytes_max` are submitted and not committed, or one envelope, and at most
-          `unconfirmed_commands_max` not confirmed. Later commands wait and are gathered: the slower the disk,
+          `unconfirmed_commands_max` not confirmed; a command that may have several outcomes counts as so
+          many. Later commands wait and are gathered: the slower the disk,
           the larger the envelopes.
     ENV4  Meanwhile a small envelope is submitted only if it has as many commands as are under way already. So
           a few clients need not wait for each other, while the single commands of many leave in few
           envelopes.
     ENV5  While the channel is blocked no publication goes into an envelope, nor a later command of its
           session. Other sessions go on: acknowledgements may make room.
+    ENV6  Commands that were confirmed together are followed by commands that share an envelope, if they come
+          in time (`crowd.py`).
 
 What it leaves to others
     The bus retries, numbers and makes durable; the manager bounds the waiting commands.
@@ -26,6 +29,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from antiphon.client_manager.admission import PUBLICATIONS
+from antiphon.client_manager.crowd import Crowd
 from antiphon.client_manager.effects import SubmitEnvelope
 from antiphon.client_manager.session import Ordered, SessionLane
 from antiphon.client_manager.settings import ClientManagerSettings
@@ -36,7 +40,8 @@ ENVELOPE_WEIGHT_MIN = 1_280
 """The cost of a small datagram in a socket buffer."""
 
 _APPLIED = int(OutcomeCode.APPLIED)
-_DUPLICATE = int(OutcomeCode.DUPLICATE)
+_BY_ROW = (int(OutcomeCode.DUPLICATE), int(OutcomeCode.KNOWN))
+"""Outcomes with a number for each row."""
 
 
 class Gatherer:
@@ -52,22 +57,35 @@ class Gatherer:
         self._held: list[SessionLane] = []
         self._is_blocked = False
         self._next_tag = 1
-        # Commands that wait, and those that are submitted and not yet committed, or not yet confirmed.
+        # Commands that wait, those of them that came since the last look, and those that are submitted and
+        # not yet committed, or not yet confirmed.
         self._waiting = 0
+        self._come = 0
         self._under_way = 0
         self._unconfirmed = 0
         self._commands: dict[int, list[Ordered]] = {}  # not yet confirmed, by tag
+        self._outcomes: dict[int, int] = {}  # that these may have
         self._weights: dict[int, tuple[int, int]] = {}  # not yet committed, by tag: bytes, commands
+        self._crowd = Crowd(settings)
+        # How many small envelopes are not yet committed.
+        self._small_under_way = 0
 
     @property
     def has_waiting(self) -> bool:
         return bool(self._turns)
 
+    @property
+    def waits_until_ns(self) -> int | None:
+        """When `gather` must be called at the latest: commands wait for others (ENV6)."""
+        return self._crowd.waits_until_ns if self._turns else None
+
     def put(self, ordered: Ordered, data: Buffer) -> None:
         lane = ordered[0]
-        lane.put(ordered, data)
+        lane.waiting.append((ordered, data))
+        lane.received += 1
         self.waiting_bytes += ordered[4]
         self._waiting += 1
+        self._come += 1
         if not lane.is_in_turn:
             lane.is_in_turn = True
             self._turns.append(lane)
@@ -79,29 +97,38 @@ class Gatherer:
             self._turns.extend(self._held)
             self._held.clear()
 
-    def gather(self) -> list[SubmitEnvelope]:
+    def gather(self, now_ns: int) -> list[SubmitEnvelope]:
         """As many envelopes as may be submitted now."""
         envelopes: list[SubmitEnvelope] = []
-        if self._waiting < self._under_way and self.waiting_bytes < self._settings.turn_bytes:
-            # Too small (ENV4).
+        self._crowd.come(self._come)
+        self._come = 0
+        is_small = self.waiting_bytes < self._settings.turn_bytes
+        if is_small and (
+            self._waiting < self._under_way
+            or self._crowd.must_wait(now_ns, is_under_way=self._small_under_way > 0)
+        ):
+            # Too small (ENV4, ENV6).
             return envelopes
+        self._crowd.leave(now_ns, is_small=is_small)
         most = self._settings.unconfirmed_commands_max
         while self._turns and self._unconfirmed < most:
             room = self._room()
             if room == 0:
                 break
-            buffers, commands, count, size = self._fill(room, most - self._unconfirmed)
+            buffers, commands, outcomes, count, size = self._fill(room, most - self._unconfirmed)
             if not commands:
                 break
             tag = self._next_tag
             self._next_tag += 1
             weight = max(size, ENVELOPE_WEIGHT_MIN)
             self._commands[tag] = commands
+            self._outcomes[tag] = outcomes
             self._weights[tag] = (weight, len(commands))
+            self._small_under_way += weight < self._settings.turn_bytes
             self.submitted_bytes += weight
             self.waiting_bytes -= size
             self._under_way += len(commands)
-            self._unconfirmed += len(commands)
+            self._unconfirmed += outcomes
             self._waiting -= len(commands)
             envelopes.append(SubmitEnvelope(self.channel, tag, b"".join(buffers), count))
         return envelopes
@@ -117,15 +144,16 @@ class Gatherer:
             return 0
         return min(room, settings.envelope_bytes)
 
-    def _fill(self, room: int, commands_max: int) -> tuple[list[Buffer], list[Ordered], int, int]:
+    def _fill(self, room: int, outcomes_max: int) -> tuple[list[Buffer], list[Ordered], int, int, int]:
         turns = self._turns
         settings = self._settings
         turn_bytes, count_max = settings.turn_bytes, settings.envelope_count_max
-        commands_max = min(commands_max, settings.envelope_commands_max)
+        outcomes_max = min(outcomes_max, settings.envelope_commands_max)
         may_exceed = not self.submitted_bytes
+        is_alone = not self._unconfirmed
         buffers: list[Buffer] = []
         commands: list[Ordered] = []
-        count = size = 0
+        count = size = outcomes = 0
         is_full = False
         while turns and not is_full:
             lane = turns.popleft()
@@ -137,14 +165,17 @@ class Gatherer:
                     break
                 fits = size + ordered.size <= room and count + ordered.count <= count_max
                 # A command that fits no envelope travels alone, as soon as nothing else is on the way.
-                if (not fits and (commands or not may_exceed)) or len(commands) == commands_max:
-                    is_full = True
+                is_full = not fits and (len(commands) > 0 or not may_exceed)
+                if outcomes + ordered.outcomes > outcomes_max:
+                    is_full = is_full or len(commands) > 0 or not is_alone
+                if is_full:
                     break
                 waiting.popleft()
                 buffers.append(data)
                 commands.append(ordered)
                 count += ordered.count
                 size += ordered.size
+                outcomes += ordered.outcomes
             if not waiting:
                 lane.is_in_turn = False
             elif self._is_blocked and waiting[0][0].kind in PUBLICATIONS:
@@ -153,13 +184,16 @@ class Gatherer:
                 turns.appendleft(lane)
             else:
                 turns.append(lane)
-        return buffers, commands, count, size
+        return buffers, commands, outcomes, count, size
 
     def committed(self, tag: int) -> None:
         """The envelope has its numbers: there is room for more. A repetition changes nothing."""
         weight, commands = self._weights.pop(tag, (0, 0))
+        if not commands:
+            return
         self.submitted_bytes -= weight
         self._under_way -= commands
+        self._small_under_way -= weight < self._settings.turn_bytes
 
     def commands(self, tag: int) -> Sequence[Ordered]:
         return self._commands.get(tag, ())
@@ -175,7 +209,8 @@ class Gatherer:
         """The envelope is applied: its commands, in order; none for a repetition."""
         self.committed(tag)
         commands = self._commands.pop(tag, [])
-        self._unconfirmed -= len(commands)
+        self._unconfirmed -= self._outcomes.pop(tag, 0)
+        self._crowd.confirmed(len(commands))
         return commands
 
 
@@ -210,7 +245,7 @@ def outcomes_by_command(
             outcome = left.popleft()
             here = stop - outcome.first
             if outcome.count > here:
-                original = outcome.original + here if outcome.code == _DUPLICATE else outcome.original
+                original = outcome.original + here if outcome.code in _BY_ROW else outcome.original
                 left.appendleft(outcome._replace(first=stop, count=outcome.count - here, original=original))
                 outcome = outcome._replace(count=here)
             outcomes.append(outcome)

@@ -13,20 +13,20 @@ class Loads:
 
     def __init__(self, channels: Iterable[str]) -> None:
         self._loads: dict[str, int | None] = dict.fromkeys(sorted(channels))
+        # Loads of destinations that are placed, or about to be, since the channel told its load.
+        self._added = dict.fromkeys(self._loads, 0)
 
     def changed(self, channel: str, load: int) -> None:
         self._loads[channel] = load
+        self._added[channel] = 0
 
-    def placed(self, channel: str) -> None:
-        """A destination was placed in this channel: many at once do not all go to one."""
-        load = self._loads[channel]
-        self._loads[channel] = (load or 0) + DESTINATION_LOAD
-
-    def least(self) -> str:
-        """The channel with the least load; of several, the one with the lowest name."""
-        return min(self._loads, key=self._rank)
+    def place(self) -> str:
+        """The channel for a new destination. The destination counts at once, so that a burst is spread."""
+        channel = min(self._loads, key=self._rank)
+        self._added[channel] += DESTINATION_LOAD
+        return channel
 
     def _rank(self, channel: str) -> tuple[bool, int, str]:
         load = self._loads[channel]
         # A channel without a primary is silent, and a destination there would wait.
-        return load is None, load or 0, channel
+        return load is None, (load or 0) + self._added[channel], channel

@@ -41,6 +41,7 @@ from antiphon.client_manager.awaited import (
     RepeatedAbsence,
     SessionOpening,
 )
+from antiphon.client_manager.client_id_service import ClientIdService
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
 from antiphon.client_manager.consumers import Consumers
 from antiphon.client_manager.coordination import Coordination, Transaction
@@ -68,8 +69,9 @@ from antiphon.client_manager.session import Consumer, ConsumerState, Creation, L
 from antiphon.client_manager.session_service import SessionService
 from antiphon.client_manager.settings import LIMIT, ClientManagerSettings
 from antiphon.client_manager.subscription_finder import Hunt, SubscriptionFinder
-from antiphon.errors import ProtocolError, RemoteError, SessionClosed
+from antiphon.errors import InvalidSelector, ProtocolError, RemoteError, SessionClosed
 from antiphon.ids import IdSource
+from antiphon.selectors import compile_selector
 from antiphon.wire import frames
 from antiphon.wire.commands import CommandKind, Outcome, OutcomeCode
 
@@ -78,6 +80,9 @@ __all__ = ["ClientManager", "ClientManagerSettings"]
 UNAVAILABLE = "channel.unavailable"
 EXPIRED = "the channel does not know the session; it was away for too long and has expired"
 _LOOKS = 2
+_OF_CHANNEL = {"session": ("session",), "consumers": ("after",)}
+"""The questions of clients to a channel, and their words."""
+
 _OF_ORDERING = frozenset((bus.EnvelopeCommitted, bus.EnvelopeConfirmed))
 """Events that may not concern the timed parts; `Ordering` says whether they do."""
 
@@ -139,7 +144,7 @@ class ClientManager:
         self._destinations = DestinationService(
             channels, settings, self._outbox, self._asking, self._ordering, self._tell_destination
         )
-        self._subscriptions = SubscriptionFinder(channels, self._asking)
+        self._subscriptions = SubscriptionFinder(channels, self._asking, self._is_leaving)
         self._sessions = SessionService(
             list(channels),
             settings,
@@ -151,6 +156,9 @@ class ClientManager:
             self._requests,
         )
         self._coordination = Coordination(channels, settings, self._outbox, self._ordering, self._sessions)
+        self._client_ids = ClientIdService(
+            channels, settings, self._ordering, self._welcome, self._close, self._close_socket
+        )
         self._timed = self._timed_parts()
         # In how many steps the timed parts still have to look at the time; and their last deadline, if they
         # have not looked since.
@@ -162,6 +170,10 @@ class ClientManager:
         self._on_frame = self._frame_handlers()
         self._on_request = self._request_handlers()
 
+    def _is_leaving(self, channel: str, node: int, key: int) -> bool:
+        """Is this consumer, by its node and key, one of ours that is being detached?"""
+        return node == self.node_id and self._requests.is_leaving(channel, key)
+
     def _timed_parts(self) -> tuple[Timed, ...]:
         return (
             self._asking,
@@ -170,6 +182,7 @@ class ClientManager:
             self._consumers.streams,
             self._consumers.credits,
             self._coordination,
+            self._client_ids,
         )
 
     def _event_handlers(self) -> dict[type[Any], Callable[[Any], None]]:
@@ -197,6 +210,7 @@ class ClientManager:
             m.ConsumerEnded: self._consumers.numbered,
             m.Drained: self._consumers.numbered,
             bus.PrimaryChanged: self._on_primary_changed,
+            bus.RunOver: lambda channel, event: self._client_ids.run_over(channel),
             bus.TimeMissed: self._consumers.time_missed,
             bus.ServiceChanged: self._on_service_changed,
             bus.SpaceChanged: self._on_space_changed,
@@ -260,7 +274,14 @@ class ClientManager:
                     yield (session.id, consumer.number), (consumer.key, term, consumer.stream)
 
     def next_deadline_ns(self) -> int | None:
-        """When to step even if nothing happens: messages to a channel are repeated until they are heard."""
+        """When to step even if nothing happens: messages to a channel are repeated until they are heard, and
+        commands do not wait for each other for ever."""
+        timed_ns, waiting_ns = self._timed_deadline_ns(), self._ordering.next_deadline_ns()
+        if waiting_ns is None or (timed_ns is not None and timed_ns < waiting_ns):
+            return timed_ns
+        return waiting_ns
+
+    def _timed_deadline_ns(self) -> int | None:
         if not self._is_deadline_known:
             deadlines = [part.next_deadline_ns() for part in self._timed]
             self._deadline_ns = min((due_ns for due_ns in deadlines if due_ns is not None), default=None)
@@ -277,7 +298,7 @@ class ClientManager:
                 self._looks = _LOOKS
             self._on_event[kind](event)
         self._keep_time(now_ns)
-        self._ordering.finish_step()
+        self._ordering.finish_step(now_ns)
         return self._outbox.take()
 
     def _keep_time(self, now_ns: int) -> None:
@@ -286,7 +307,7 @@ class ClientManager:
         Other events may lead from one timed part to another, whose turn was before it: so they look twice.
         """
         if not self._looks:
-            due_ns = self.next_deadline_ns()
+            due_ns = self._timed_deadline_ns()
             if not self._ordering.has_stirred and (due_ns is None or due_ns > now_ns):
                 return
         if self._ordering.has_stirred:
@@ -344,9 +365,22 @@ class ClientManager:
             raise ProtocolError(
                 f"a user or client id of {longest} bytes; at most {self._settings.user_bytes_max} are allowed"
             )
-        connection.is_welcome = True
+        if bool(hello.connection) != (hello.generation > 1) or (not hello.connection and hello.generation):
+            raise ProtocolError(
+                f"connection {hello.connection:032x} cannot come in generation {hello.generation}"
+            )
+        connection.has_greeted = True
         connection.user = hello.user
         connection.client_id = hello.client_id
+        connection.id = hello.connection or self._ids.next()
+        connection.generation = hello.generation or 1
+        if hello.client_id:
+            self._client_ids.claim(connection, is_back=hello.generation > 1)
+        else:
+            self._welcome(connection)
+
+    def _welcome(self, connection: Connection) -> None:
+        connection.is_welcome = True
         self._outbox.do(AdmitConnection(connection.conn, self._settings.frame_bytes_max))
         self._outbox.send(
             connection,
@@ -354,7 +388,7 @@ class ClientManager:
                 node=self.node_id,
                 cluster=self._cluster,
                 servers=self._servers,
-                connection=self._ids.next(),
+                connection=connection.id,
                 frame_limit=self._settings.frame_bytes_max,
                 heartbeat_ms=self._settings.heartbeat_ms,
                 sure_ms=self._settings.client_sure_ms,
@@ -362,7 +396,11 @@ class ClientManager:
         )
 
     def _on_goodbye(self, connection: Connection, goodbye: frames.Goodbye) -> None:
-        self._close(connection, "", "")
+        if not self._client_ids.parts(connection):
+            self._close(connection, "", "")
+            return
+        self._outbox.flush(connection)
+        self._let_go(connection, is_lost=False)
 
     def _on_ping(self, connection: Connection, ping: frames.Ping) -> None:
         self._outbox.send(connection, frames.Pong(nonce=ping.nonce))
@@ -374,8 +412,11 @@ class ClientManager:
 
     def _close(self, connection: Connection, code: str, text: str) -> None:
         self._outbox.flush(connection)
-        self._outbox.do(CloseConnection(connection.conn, code, text))
+        self._close_socket(connection, code, text)
         self._let_go(connection, is_lost=False)
+
+    def _close_socket(self, connection: Connection, code: str = "", text: str = "") -> None:
+        self._outbox.do(CloseConnection(connection.conn, code, text))
 
     def _let_go(self, connection: Connection, *, is_lost: bool) -> None:
         """The peer is gone; its sessions finish the received commands (CMG2). A client that `is_lost` may
@@ -383,6 +424,7 @@ class ClientManager:
         connection.is_over = True
         connection.outbox.clear()
         del self._connections[connection.conn]
+        self._client_ids.over(connection, is_lost=is_lost)
         self._ordering.connection_over(connection)
         self._ranges.connection_over(connection)
         for session in list(connection.sessions.values()):
@@ -417,14 +459,15 @@ class ClientManager:
             self._asking.look_up(of_channel["channel"], of_channel, asker)
 
     def _question_to_channel(self, text: str) -> dict[str, str] | None:
-        """The question for a session's state in a channel, which only its replicas know; adopters ask it."""
+        """A question that only the replicas of a channel can answer: for the state of a session, which
+        adopters ask, or for consumers."""
         try:
             asked = json.loads(text)
-            question = {key: str(asked[key]) for key in ("question", "channel", "session")}
+            keys = ("question", "channel", *_OF_CHANNEL[asked["question"]])
+            question = {key: str(asked[key]) for key in keys}
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
-        is_known = question["question"] == "session" and question["channel"] in self._channels
-        return question if is_known else None
+        return question if question["channel"] in self._channels else None
 
     def _on_told(self, question: ChannelQuestion, reply: Said | None) -> None:
         """A question to a channel is answered, or is given up: its asker goes on."""
@@ -465,7 +508,7 @@ class ClientManager:
 
     def _on_destination_open(self, connection: Connection, wish: frames.DestinationOpen) -> None:
         waiter = Waiter(connection, wish.request, wish.session)
-        self._destinations.open(wish.name, waiter, may_create=wish.create)
+        self._destinations.open(wish.name, waiter, may_create=wish.create, channel=wish.channel)
 
     def _on_destination_create(self, connection: Connection, wish: frames.DestinationCreate) -> None:
         self._destinations.create(wish.name, wish.settings, Waiter(connection, wish.request))
@@ -498,7 +541,7 @@ class ClientManager:
     def _on_subscription_find(self, connection: Connection, wish: frames.SubscriptionFind) -> None:
         session = self._sessions.of(connection, wish.session)
         waiter = Waiter(connection, wish.request, wish.session)
-        self._subscriptions.find(session.client_id, wish.name, waiter)
+        self._subscriptions.find(session.client_id, wish, waiter)
 
     def _tell_subscription(self, hunt: Hunt, channel: str, answer: Answer | None) -> None:
         found, waiter = self._subscriptions.told(hunt, channel, answer), hunt.waiter
@@ -528,6 +571,7 @@ class ClientManager:
         if len(self._consumers) >= self._settings.consumers_total_max:
             raise Refusal(LIMIT, f"a node has at most {self._settings.consumers_total_max} consumers")
         self._check_channel(wish.channel)
+        _check_selector(wish)
         lane = session.lane(wish.channel)
         if lane.state == LaneState.REFUSED:
             raise Refusal(SessionClosed.code, lane.refusal)
@@ -612,6 +656,8 @@ class ClientManager:
             self._on_lane_opened(lane, outcomes)
         elif isinstance(ordered.detail, Transaction):
             self._coordination.settled(ordered.detail, ordered, outcomes)
+        elif isinstance(ordered.detail, Connection):
+            self._client_ids.settled(ordered.detail, ordered.kind, outcomes)
 
     def _on_lane_opened(self, lane: SessionLane, outcomes: Sequence[Outcome]) -> None:
         if not outcomes or outcomes[0].code == OutcomeCode.DUPLICATE:
@@ -657,3 +703,12 @@ class ClientManager:
                 self._coordination.roll_back_home(transaction)
             case _:
                 assert_never(awaited)
+
+
+def _check_selector(wish: frames.ConsumerOpen | frames.ConsumerResume) -> None:
+    try:
+        compile_selector(wish.selector)
+    except InvalidSelector as error:
+        raise Refusal(error.code, error.text) from None
+    if wish.selector and wish.subscription:
+        raise ProtocolError("the selector of a topic's consumer is that of its subscription")

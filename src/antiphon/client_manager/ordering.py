@@ -10,6 +10,8 @@ What it promises
     ORD3  Confirmations of one session are put together over a step, and come before an answer that waited for
           them.
     ORD4  A client that is too far ahead of the channels is not read from until half of it is confirmed.
+    ORD5  Of non-persistent messages a client is told in the same step that they are taken: they have their
+          place in the session's order, and count as unconfirmed until they are applied.
 
 What it leaves to others
     The fold knows whether there is a destination with the id that a command names: ids are a channel's own,
@@ -34,6 +36,7 @@ from antiphon.ranges import Ranges
 from antiphon.wire.commands import (
     NODE_SESSION,
     CommandKind,
+    ConfirmItem,
     OpenSession,
     Outcome,
     OutcomeCode,
@@ -49,8 +52,10 @@ if TYPE_CHECKING:
     from antiphon.client_manager.coordination import Transaction
 
 _RETURN = int(CommandKind.RETURN)
+_DELETE = int(CommandKind.DELETE)
 _TX_COMMIT = int(CommandKind.TX_COMMIT)
 _APPLIED = int(OutcomeCode.APPLIED)
+_TAKEN = int(OutcomeCode.TAKEN)
 _NEW = LaneState.NEW
 _OPEN = LaneState.OPEN
 # Past the constructor of a NamedTuple: there is one for every command.
@@ -105,7 +110,7 @@ class Ordering:
         size = len(data)
         if size > settings.envelope_bytes_max:
             raise ProtocolError(f"a command of {size} bytes; at most {settings.envelope_bytes_max}")
-        header, destination, subscription, ranges = check_command(data)
+        header, destination, subscription, ranges, outcomes, is_transient = check_command(data)
         kind, _, _, count, generation, number, _, who = header
         session = connection.sessions.get(who)
         if session is None and who in connection.left:
@@ -123,8 +128,14 @@ class Ordering:
             lane.published_bytes += size
         if lane.state is _NEW:
             self.open_lane(lane)
-        ordered = _new(Ordered, (lane, kind, number, count, size, destination, subscription, ranges))
+        ordered = _new(
+            Ordered, (lane, kind, number, count, size, destination, subscription, ranges, outcomes)
+        )
         gatherer.put(ordered, data if size >= _KEEP_VIEW_BYTES else bytes(data))
+        if is_transient:
+            if not lane.items:
+                self._to_confirm.append(lane)
+            lane.tell(number, count, _TAKEN, 0)
         if kind == _RETURN and isinstance(ranges, Ranges):
             # The client has let go of them. When the return is confirmed, the client may have got them again;
             # and a new primary that was told they are held here would keep them from all consumers.
@@ -149,7 +160,10 @@ class Ordering:
         if session.is_resumed and not may_create:
             self.order(lane, ResumeSession(known=session.known.get(lane.channel, 0)))
         else:
-            self.order(lane, OpenSession(user=session.user, client_id=session.client_id))
+            wish = OpenSession(
+                user=session.user, client_id=session.client_id, connection=session.connection_id
+            )
+            self.order(lane, wish)
 
     def claim_lane(self, lane: SessionLane) -> None:
         """The channel has lost the session's owner: it must hear that the session is still here."""
@@ -163,7 +177,7 @@ class Ordering:
         self,
         lane: SessionLane,
         payload: Payload,
-        detail: Creation | Transaction | None = None,
+        detail: Creation | Transaction | Connection | None = None,
         count: int = 1,
     ) -> None:
         """Order an own command, of the node or about a session; it has no number."""
@@ -216,7 +230,7 @@ class Ordering:
 
     def _settle(self, ordered: Ordered, sequence: int, outcomes: Sequence[Outcome]) -> None:
         """A command was applied at `sequence`, except for `outcomes`."""
-        lane, kind, number, count, size, destination, _, _ = ordered
+        lane, kind, number, count, size, destination, _, _, _ = ordered
         has_reached_barrier = lane.settle()
         session = lane.session
         if not number:
@@ -231,17 +245,21 @@ class Ordering:
                 lane.published_bytes -= size
             else:
                 self._release(ordered, session, outcomes)
-            if outcomes and outcomes[0].code == OutcomeCode.NO_DESTINATION:
+            is_gone = kind == _DELETE and _is_done(outcomes)
+            if is_gone or (outcomes and outcomes[0].code == OutcomeCode.NO_DESTINATION):
                 self.has_stirred = True
                 self._destination_gone(lane.channel, destination)
             connection = session.connection
             if connection is not None:
                 connection.unconfirmed_bytes -= weight
-                if not lane.items:
+                is_first = not lane.items
+                if is_first:
                     self._to_confirm.append(lane)
                 if outcomes:
                     for item in items_of(ordered, sequence, outcomes):
                         lane.tell(*item)
+                elif is_first:
+                    lane.items.append(_new(ConfirmItem, (number, count, _APPLIED, sequence, "")))
                 else:
                     lane.tell(number, count, _APPLIED, sequence)
             if outcomes and outcomes[0].code in _NO_SESSION and lane.state is _OPEN:
@@ -303,13 +321,22 @@ class Ordering:
         for connection, words in said.items():
             self._outbox.send_buffers(connection, words)
 
-    def finish_step(self) -> None:
+    def next_deadline_ns(self) -> int | None:
+        """When commands that wait for others must leave."""
+        earliest: int | None = None
+        for gatherer in self._gatherers.values():
+            at = gatherer.waits_until_ns
+            if at is not None and (earliest is None or at < earliest):
+                earliest = at
+        return earliest
+
+    def finish_step(self, now_ns: int) -> None:
         """All events are taken: confirm and submit what can be."""
         if self._to_confirm:
             self._confirm_all()
         for gatherer in self._gatherers.values():
             if gatherer.has_waiting:
-                for envelope in gatherer.gather():
+                for envelope in gatherer.gather(now_ns):
                     self._outbox.do(envelope)
         if self._paused:
             self._resume_reading()

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from antiphon.client_manager.coordination import Transaction
 
 _APPLIED = int(OutcomeCode.APPLIED)
+_TAKEN = int(OutcomeCode.TAKEN)
 # Past the constructor of a NamedTuple: there is one for every command.
 _new: Final = tuple.__new__
 
@@ -75,7 +76,9 @@ class Ordered(NamedTuple):
     size: int
     destination: int = 0
     subscription: int = 0
-    detail: Ranges | tuple[Consumed, ...] | Creation | Transaction | None = None
+    detail: Ranges | tuple[Consumed, ...] | Creation | Transaction | Connection | None = None
+    # As in `Admitted`.
+    outcomes: int = 1
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -88,6 +91,8 @@ class SessionLane:
     refusal: str = ""
     next_number: int = 1
     waiting: deque[tuple[Ordered, Buffer]] = field(default_factory=deque)
+    received: int = 0
+    """Commands ever put into `waiting`."""
     is_in_turn: bool = False
     is_repeated: bool = False
     """Did the bus order something of the lane twice? The channel may know the session from the first time."""
@@ -95,7 +100,6 @@ class SessionLane:
     items: list[ConfirmItem] = field(default_factory=list)
     _confirm_head: bytes = b""
     """The beginning of every Confirm with one item."""
-    _received: int = 0
     _confirmed: int = 0
     _barriers: deque[tuple[int, Awaited]] = field(default_factory=deque)
     _openers: list[Awaited] = field(default_factory=list)
@@ -133,27 +137,23 @@ class SessionLane:
             )
         self.next_number = number + count
 
-    def put(self, ordered: Ordered, data: Buffer) -> None:
-        self.waiting.append((ordered, data))
-        self._received += 1
-
     def settle(self) -> bool:
         """The oldest unconfirmed command is confirmed now (SSN1); is a barrier reached?"""
         confirmed = self._confirmed = self._confirmed + 1
-        assert confirmed <= self._received, "a command was confirmed that never came"
+        assert confirmed <= self.received, "a command was confirmed that never came"
         barriers = self._barriers
         return bool(barriers) and barriers[0][0] <= confirmed
 
     @property
     def is_confirmed(self) -> bool:
         """Is everything received so far confirmed?"""
-        return self._confirmed == self._received
+        return self._confirmed == self.received
 
     def has_confirmed(self, awaited: Awaited) -> bool:
         """Is everything received so far confirmed? If not, a barrier stands behind it (SSN2)."""
         if self.is_confirmed:
             return True
-        self._barriers.append((self._received, awaited))
+        self._barriers.append((self.received, awaited))
         return False
 
     def pass_barriers(self) -> Iterator[Awaited]:
@@ -164,14 +164,14 @@ class SessionLane:
     def tell(self, number: int, count: int, code: int, sequence: int, text: str = "") -> None:
         """Note a confirmation; a success that continues the one before is merged with it."""
         items = self.items
-        if items and code == _APPLIED:
+        if items and code in (_APPLIED, _TAKEN):
             before = items[-1]
             if (
-                before.code == _APPLIED
+                before.code == code
                 and before.number + before.count == number
-                and before.sequence + before.count == sequence
+                and (before.sequence + before.count == sequence or code == _TAKEN)
             ):
-                items[-1] = ConfirmItem(before.number, before.count + count, _APPLIED, before.sequence)
+                items[-1] = ConfirmItem(before.number, before.count + count, code, before.sequence)
                 return
         items.append(_new(ConfirmItem, (number, count, code, sequence, text)))
 
@@ -209,6 +209,7 @@ class Consumer:
     lane: SessionLane
     destination: int
     subscription: int
+    selector: str = ""
     state: ConsumerState = ConsumerState.WAITING
     is_resumed: bool = False
     awaits_answer: bool = False
@@ -263,6 +264,8 @@ class Session:
     """None once the client is gone."""
     user: str
     client_id: str
+    connection_id: int
+    """The client's connection, however it is connected."""
     is_resumed: bool
     known: Mapping[str, int]
     """The generation under which each channel has known the session, by its client."""

@@ -106,6 +106,7 @@ class SessionService:
             connection,
             connection.user,
             connection.client_id,
+            connection.id,
             is_resumed=bool(wish.session),
             known=dict(zip(wish.channels, wish.known, strict=False)),
             opening=wish.request,

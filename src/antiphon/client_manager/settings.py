@@ -118,7 +118,8 @@ class ClientManagerSettings:
 
     envelope_commands_max: int = 4_096
     """Commands of one envelope, and, below, of all that are not yet confirmed: a quarter and a half of the
-    outcomes that a channel keeps. If all fail, the outcomes must be heard before they are forgotten."""
+    outcomes that a channel keeps. If all fail, the outcomes must be heard before they are forgotten. A
+    command counts as many times as it may have outcomes."""
 
     unconfirmed_commands_max: int = 8_192
 
@@ -128,6 +129,13 @@ class ClientManagerSettings:
 
     turn_bytes: int = 64 * KIB
     """The bytes that one session may add to an envelope before the next one's turn."""
+
+    crowd_min: int = 4
+    """Commands confirmed together whose clients are expected to send again together; fewer leave on their
+    own."""
+
+    crowd_wait_ms: int = 5
+    """How long the first of a crowd wait for the others at most."""
 
     request_interval_ms: int = 200
     """The interval at which an unanswered request to a primary is sent again."""

@@ -1,4 +1,4 @@
-"""Subscription finder: the channel of a durable subscription, by client id and name.
+"""Subscription finder: the channel of a subscription, by client id and name.
 
 No channel has a list of all subscriptions, so all channels are asked at once, and the first that has it
 decides. "None" is answered only when every channel has said so.
@@ -6,14 +6,14 @@ decides. "None" is answered only when every channel has said so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from antiphon.client_manager.asking import Answer, Asking
 from antiphon.client_manager.connection import Refusal
 from antiphon.client_manager.destination_service import Waiter
 from antiphon.errors import SubscriptionInUse
-from antiphon.wire.frames import SubscriptionFound
+from antiphon.wire.frames import SubscriptionFind, SubscriptionFound
 
 NO_SUBSCRIPTION = "subscription.unknown"
 UNAVAILABLE = "subscription.unavailable"
@@ -25,6 +25,8 @@ class Hunt:
 
     waiter: Waiter
     name: str
+    ends: bool
+    """Is the subscription to be ended, so that it must have no consumer?"""
     unheard: set[str]
     silent: list[str] = field(default_factory=list)
     """The channels that gave no answer in time."""
@@ -32,14 +34,24 @@ class Hunt:
 
 
 class SubscriptionFinder:
-    def __init__(self, channels: Sequence[str], asking: Asking) -> None:
+    """`is_mine_and_leaving` tells whether a consumer that a primary still has is about to leave it."""
+
+    def __init__(
+        self, channels: Sequence[str], asking: Asking, is_mine_and_leaving: Callable[[str, int, int], bool]
+    ) -> None:
         self._channels = tuple(channels)
         self._asking = asking
+        self._is_mine_and_leaving = is_mine_and_leaving
 
-    def find(self, client_id: str, name: str, waiter: Waiter) -> None:
-        """Find a durable subscription of a client id that no other session consumes."""
-        hunt = Hunt(waiter, name, set(self._channels))
-        question = {"question": "subscription", "client_id": client_id, "name": name}
+    def find(self, client_id: str, wish: SubscriptionFind, waiter: Waiter) -> None:
+        """Find a subscription of a client id, in whichever channel it is."""
+        hunt = Hunt(waiter, wish.name, wish.ends, set(self._channels))
+        question = {
+            "question": "subscription",
+            "client_id": client_id,
+            "name": wish.name,
+            "durable": wish.durable,
+        }
         for channel in self._channels:
             self._asking.look_up(channel, question, hunt)
 
@@ -52,26 +64,30 @@ class SubscriptionFinder:
             hunt.silent.append(channel)
         elif "subscription" in answer:
             hunt.is_over = True
-            return _judge(hunt, answer, channel)
+            return self._judge(hunt, answer, channel)
         if hunt.unheard:
             return None
         shown = f"{hunt.name[:80]!r}"
         if hunt.silent:
             who = f"channel {hunt.silent[0]} does not answer at the moment"
             return Refusal(UNAVAILABLE, f"{who}, so subscription {shown} is not found")
-        return Refusal(NO_SUBSCRIPTION, f"there is no durable subscription {shown}")
+        return Refusal(NO_SUBSCRIPTION, f"there is no subscription {shown}")
 
+    def _judge(self, hunt: Hunt, answer: Answer, channel: str) -> SubscriptionFound | Refusal:
+        if hunt.ends and answer["consumers"] is None:
+            text = f"channel {channel} has no primary at the moment, which would know who consumes it"
+            return Refusal(UNAVAILABLE, text)
+        if hunt.ends and self._is_used(answer, channel):
+            text = f"subscription {hunt.name[:80]!r} has a consumer, or a transaction has messages of it"
+            return Refusal(SubscriptionInUse.code, text)
+        return SubscriptionFound(
+            request=hunt.waiter.request,
+            subscription=answer["subscription"],
+            destination=answer["destination"],
+            channel=channel,
+        )
 
-def _judge(hunt: Hunt, answer: Answer, channel: str) -> SubscriptionFound | Refusal:
-    if answer["sessions"] is None:
-        text = f"channel {channel} has no primary at the moment, which would know who consumes it"
-        return Refusal(UNAVAILABLE, text)
-    if any(other != hunt.waiter.session for other in answer["sessions"]):
-        text = f"another session has a consumer of subscription {hunt.name[:80]!r}"
-        return Refusal(SubscriptionInUse.code, text)
-    return SubscriptionFound(
-        request=hunt.waiter.request,
-        subscription=answer["subscription"],
-        destination=answer["destination"],
-        channel=channel,
-    )
+    def _is_used(self, answer: Answer, channel: str) -> bool:
+        return answer["locked"] or not all(
+            self._is_mine_and_leaving(channel, node, consumer) for node, consumer in answer["consumers"]
+        )

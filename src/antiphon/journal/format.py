@@ -28,7 +28,7 @@ from antiphon.ids import Mid
 from antiphon.journal.ports import IDENTITY, Buffer, Location, Position, Row, identity_of
 
 PAGE: Final = 4096
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 5
 SEAL_BYTES: Final = 16
 BODY_BYTES: Final = PAGE - SEAL_BYTES
 ZERO_PAGE: Final = bytes(PAGE)
@@ -161,6 +161,7 @@ _BLOCK = Struct("<4sIIIII16s3I3IIIHHQ")
 BLOCK_CAPACITY: Final = BODY_BYTES - _BLOCK.size
 ORDER_LENGTH = Struct("<I")
 PINNED: Final = 1
+BOUND: Final = 2
 CHAIN_START: Final = bytes(SEAL_BYTES)
 
 
@@ -178,6 +179,7 @@ class JournalBlock(NamedTuple):
     # Proven durable when this was written.
     synced: Position
     before: Position
+    # Where the data written with this flush or before it end; a BOUND block means nothing without them.
     data_end: int
     flags: int
     highest: int

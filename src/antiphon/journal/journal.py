@@ -28,6 +28,7 @@ from antiphon.journal import superblock as superblocks
 from antiphon.journal.checkpoints import Checkpoint
 from antiphon.journal.chores import Chore
 from antiphon.journal.format import (
+    BOUND,
     ORDER_LENGTH,
     PINNED,
     RELOCATED,
@@ -204,8 +205,13 @@ class Journal:
         """Gather a damaged record anew; the copy is not found by its id, only by the new reference."""
         return self._put_record(index, RELOCATED, mid, ts, count, digest, payload)
 
-    def append_order(self, index: int, record: bytes, highest: int = 0, *, pinned: bool = False) -> None:
-        """Gather an order record, kept while `highest` is above the base or it is the last pinned one."""
+    def append_order(
+        self, index: int, record: bytes, highest: int = 0, *, pinned: bool = False, bound: bool = False
+    ) -> None:
+        """Gather an order record, kept while `highest` is above the base or it is the last pinned one.
+
+        A `bound` one that was not synced comes back only with all data that were appended before it.
+        """
         if self._failure is not None:
             raise StorageFailed(self._failure)
         assert len(record) <= self.geometry.order_bytes_max, "an order record is larger than a segment"
@@ -221,6 +227,8 @@ class Journal:
         if pinned:
             part.flags |= PINNED
             self._pinned.append((index, part.segment))
+        if bound:
+            part.flags |= BOUND
         if part.first_index is None:
             part.first_index = index
         self._count(index)

@@ -1,7 +1,8 @@
 """Recovery: reads the journal back, and tells durable records from unfinished writes and from damage.
 
 JRC1  Synced records come back as they were, or `Damaged` names the file and the offset.
-JRC2  Of unsynced records a beginning comes back, of the order and of the data each; every one is whole.
+JRC2  Of unsynced records a beginning comes back, of the order and of the data each; every one is whole. The
+      order ends before an unsynced record that is bound to data which did not come back.
 JRC3  The scan changes nothing: damage leaves the disk as it was.
 JRC4  A record that one run cut off is never seen by a later run.
 JRC5  Where other nodes have the same data (`has_peers`), a damaged data record is passed over and told
@@ -23,6 +24,7 @@ from antiphon.ids import Mid
 from antiphon.journal import checkpoints
 from antiphon.journal.checkpoints import Checkpoint, CheckpointHead, FoundCheckpoints
 from antiphon.journal.format import (
+    BOUND,
     CHAIN_START,
     HEADER_COPIES,
     LOST_AND_FOUND,
@@ -309,12 +311,13 @@ class _Scanner:
         if number < scan.proven.segment and successor is None:
             raise self._missing(number)
         end = self._link(successor) if successor is not None else None
-        blocks, data = self._order_of(number, end), self._geometry.data_start
+        stored, data = self._data_of(number, end)
+        blocks = self._order_of(number, end, data)
         if blocks == 0:
-            # Opened, but the power went before a block of it was written.
+            # Opened, but the power went before a block of it was written, with the data of that flush.
             scan.truncated.append(f"{name}: the segment was begun and nothing of it was finished")
             return None
-        data = self._data_of(number, end)
+        scan.data += stored
         for offset in bad_headers:
             header = encode_segment_header(number, self._facts.disk_id, self._geometry)
             scan.rewrites.append((name, offset, header))
@@ -375,8 +378,11 @@ class _Scanner:
 
     # --- order ---
 
-    def _order_of(self, number: int, end: Position | None) -> int:
-        """Take in the order of a segment; returns how many of its blocks count."""
+    def _order_of(self, number: int, end: Position | None, data: int) -> int:
+        """Take in the order of a segment whose data end at `data`; returns how many of its blocks count.
+
+        A bound block that is not proven counts only with all the data that were written before it (JRC2).
+        """
         scan, name = self._scan, segment_name(number)
         proven = _proven_part(number, scan.proven, end).blocks
         limit = end.blocks if end is not None else self._geometry.order_blocks
@@ -389,6 +395,10 @@ class _Scanner:
                     offset = self._geometry.copies(bad)[0]
                     raise Damaged(name, offset, f"neither copy of order block {bad} verifies")
                 self._note_torn_order(number, region, at)
+                break
+            if group[0].flags & BOUND and at >= proven and group[0].data_end > data:
+                text = f"order block {at} was written with data that were not finished"
+                scan.truncated.append(f"{name}: {text}; the order ends before it")
                 break
             records = split_order_payload(b"".join(block.payload for block in group))
             if records is None:
@@ -454,9 +464,10 @@ class _Scanner:
 
     # --- data ---
 
-    def _data_of(self, number: int, end: Position | None) -> int:
-        """Take in the data of a segment; returns the offset at which it ends."""
+    def _data_of(self, number: int, end: Position | None) -> tuple[list[DataAt], int]:
+        """The data of a segment, and the offset at which they end."""
         scan, name, start = self._scan, segment_name(number), self._geometry.data_start
+        stored: list[DataAt] = []
         proven = _proven_part(number, scan.proven, end).data
         limit = end.data if end is not None else self._geometry.segment_bytes
         region = memoryview(self._disk.read(name, start, limit - start))
@@ -477,9 +488,9 @@ class _Scanner:
                     scan.truncated.append(f"{name}: {text}")
                 break
             if not header.flags & RELOCATED:
-                scan.data.append(DataAt(header.mid, header.ts, header.count, header.digest, header.location))
+                stored.append(DataAt(header.mid, header.ts, header.count, header.digest, header.location))
             at = header.end
-        return at
+        return stored, at
 
     def _record_after(self, number: int, region: memoryview, at: int, limit: int) -> RecordHeader | None:
         """The record that follows the end of another: right there, or on the next page after a flush.

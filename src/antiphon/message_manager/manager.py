@@ -43,18 +43,19 @@ from antiphon.bus.messages import (
 from antiphon.bus.ports import Location, Payloads
 from antiphon.bus.schema import Machine, not_for
 from antiphon.errors import Damaged, FormatMismatch, Unreadable
+from antiphon.message_manager.delivery.burials import Burials
 from antiphon.message_manager.delivery.delivery import Delivery
 from antiphon.message_manager.delivery.doubts import Doubts
 from antiphon.message_manager.delivery.log_clock import LogClock
 from antiphon.message_manager.delivery.primary import Primary
-from antiphon.message_manager.delivery.proposals import Proposals, counted_return
+from antiphon.message_manager.delivery.proposals import Proposals, counted_return, expiry, removal, skipping
 from antiphon.message_manager.effects import Effect
 from antiphon.message_manager.fold import fold
 from antiphon.message_manager.fold.destinations import place_of
 from antiphon.message_manager.fold.sessions import producer_gone
 from antiphon.message_manager.fold.turns import Channel
 from antiphon.message_manager.mending import Mender
-from antiphon.message_manager.questions import Questions
+from antiphon.message_manager.questions import NotYet, Questions
 from antiphon.message_manager.range_reads import RangeReads
 from antiphon.message_manager.reading import BatchReader
 from antiphon.message_manager.settings import MessageManagerSettings
@@ -68,6 +69,8 @@ __all__ = ["MessageManager", "MessageManagerSettings"]
 
 _NS_PER_MS: Final = 1_000_000
 _DATA: Final = int(EntryKind.DATA)
+
+CONSUMERS_PAGE: Final = 1_000
 
 _OF_BEFORE_MAX: Final = 256
 """Outcomes from before its claim that a new primary announces; the former primary may have announced them."""
@@ -96,9 +99,12 @@ class MessageManager:
         self._questions = Questions(
             {
                 "destination": lambda asked: self.find(str(asked["name"])),
-                "subscription": lambda asked: self.find_subscription(asked["client_id"], asked["name"]),
+                "subscription": lambda asked: self.find_subscription(
+                    asked["client_id"], asked["name"], is_durable=bool(asked["durable"])
+                ),
                 "placement": lambda asked: self.find_placement(str(asked["name"])),
                 "session": lambda asked: self.find_session(int(asked["session"], 16)),
+                "consumers": lambda asked: self.consumers_after(str(asked["after"])),
             }
         )
         # The number through which `Applied` was announced in this term.
@@ -138,6 +144,10 @@ class MessageManager:
     @property
     def is_primary(self) -> bool:
         return self.primary is not None
+
+    def log_time_at(self, now_ns: int) -> int:
+        """Log time, as far as this replica knows it."""
+        return max(self.state.log_time_ms, self._log_clock.now_ms(now_ns))
 
     @property
     def load(self) -> int:
@@ -221,14 +231,16 @@ class MessageManager:
             directory=state.directory,
             settings=settings,
             registration_ns=settings.registration_wait_ms * _NS_PER_MS,
-            owners={row.id: (row.generation, row.owner) for row in state.sessions if row.owner != NOBODY},
+            owners={row.id: row.ownership for row in state.sessions if row.owner != NOBODY},
             absence_ns=settings.registration_wait_ms * _NS_PER_MS,
             locks=state.locks,
+            channel=self.channel,
         )
         proposals = Proposals(
             term=state.term,
             now_ns=now_ns,
             session_expiry_ms=settings.session_expiry_ms,
+            client_id_kept_ms=settings.client_id_kept_ms,
             log_time_interval_ms=settings.log_time_interval_ms,
             clock=self._log_clock,
         )
@@ -236,8 +248,14 @@ class MessageManager:
         for row in state.sessions:
             if row.owner == NOBODY:
                 proposals.detached(now_ns, row)
+        for claim in state.client_ids:
+            if claim.is_lost:
+                proposals.client_id_lost(claim)
         doubts = Doubts(state.transactions, settings)
-        return Primary(term=state.term, delivery=delivery, proposals=proposals, doubts=doubts)
+        burials = Burials(self.channel, state, self._reader, delivery, settings)
+        return Primary(
+            term=state.term, delivery=delivery, proposals=proposals, doubts=doubts, burials=burials
+        )
 
     def announced(self, now_ns: int, term: int) -> None:
         if self.primary is not None and self.primary.term == term:
@@ -292,13 +310,16 @@ class MessageManager:
                 delivery.unregister(sender, message)
             case SessionDetached():
                 row = self.state.sessions.get(message.session)
-                is_theirs = row is not None and (row.generation, row.owner.pid) == (
-                    message.generation,
-                    sender,
+                # A fenced client manager has its session again with the next command for it: a transaction's
+                # decision may come after the client has gone. So it must go on telling.
+                goes_on = (
+                    row is not None
+                    and row.generation == message.generation
+                    and row.owner.pid in (sender, NOBODY.pid)
                 )
-                if row is not None and is_theirs:
+                if row is not None and goes_on:
                     proposals.detached(now_ns, row)
-                heard = SessionDetachedHeard(message.session, message.generation, self.term, not is_theirs)
+                heard = SessionDetachedHeard(message.session, message.generation, self.term, not goes_on)
                 delivery.answer(sender, heard)
             case _:
                 not_for(Machine.MESSAGE_MANAGER, message)
@@ -314,7 +335,8 @@ class MessageManager:
         if self._questions.is_busy:
             effects += self._questions.flush(now_ns, state, is_primary=primary is not None)
         if self._range_reads.is_busy:
-            effects += self._range_reads.flush(now_ns, state, is_primary=primary is not None)
+            now_ms = self.log_time_at(now_ns)
+            effects += self._range_reads.flush(now_ns, now_ms, state, is_primary=primary is not None)
         if self._asked:
             effects += self._answer_asked()
         if primary is None:
@@ -325,11 +347,18 @@ class MessageManager:
             self._announcements = []
         if primary.placed:
             effects.append(Multicast(_advertised(primary)))
-        sends, returns = primary.delivery.flush(now_ns, self.settings.flush_bytes_max)
+        delivery, proposals = primary.delivery, primary.proposals
+        delivery.pass_time(self._log_clock.now_ms(now_ns))
+        sends, returns = delivery.flush(now_ns, self.settings.flush_bytes_max)
         effects += sends
         effects += map(counted_return, returns)
-        effects += primary.proposals.flush(now_ns, wall_ms)
+        effects += [expiry(primary.term, expired) for expired in delivery.take_expired()]
+        effects += [skipping(primary.term, unwanted) for unwanted in delivery.take_unwanted()]
+        effects += [removal(primary.term, doubtful) for doubtful in delivery.take_doubtful()]
+        proposals.waiting_ms = delivery.due_ms
+        effects += proposals.flush(now_ns, wall_ms)
         effects += primary.doubts.flush(now_ns)
+        effects += primary.burials.flush(now_ns, wall_ms)
         # Behind the reading, which may have met with damage.
         return [*effects, *self._mender.flush(now_ns, state)] if self._mender.is_busy else effects
 
@@ -360,10 +389,13 @@ class MessageManager:
                 earliest = reading_ns
         if primary is None:
             return earliest
+        due_ms = primary.delivery.due_ms
         for deadline_ns in (
             primary.delivery.next_deadline_ns(self._now_ns),
+            self._log_clock.moment(due_ms) if due_ms is not None and self._log_clock.has_time else None,
             primary.proposals.next_deadline_ns(),
             primary.doubts.next_deadline_ns(self._now_ns),
+            primary.burials.next_deadline_ns(self._now_ns),
         ):
             if deadline_ns is not None and (earliest is None or deadline_ns < earliest):
                 earliest = deadline_ns
@@ -460,6 +492,7 @@ class MessageManager:
         self._range_reads.mended()
         if self.primary is not None:
             self.primary.delivery.mended()
+            self.primary.burials.mended()
 
     def damaged(self, place: Location, error: Damaged) -> None:
         """Note a record that cannot be read; the mender asks another replica."""
@@ -479,16 +512,22 @@ class MessageManager:
             "settings_version": found.settings_version,
         }
 
-    def find_subscription(self, client_id: str, name: str) -> dict[str, Any] | None:
-        """Look up a durable subscription, and the sessions that consume it, which only the primary knows."""
-        found = self.state.directory.durable(client_id, name)
+    def find_subscription(self, client_id: str, name: str, *, is_durable: bool) -> dict[str, Any] | None:
+        """Look up a subscription, and its consumers, which only the primary knows, once it serves."""
+        found = self.state.directory.subscription_named(client_id, name, is_durable=is_durable)
         if found is None:
             return None
+        consumers = None
+        if self.primary is not None:
+            if self.primary.delivery.awaited:
+                raise NotYet(f"channel {self.channel} has a new primary, which waits for its consumers")
+            consumers = self.primary.delivery.consumers_of(found.id)
         return {
             "subscription": found.id,
             "destination": found.destination,
             "channel": self.channel,
-            "sessions": self.primary.delivery.sessions_at(found.id) if self.primary else None,
+            "consumers": consumers,
+            "locked": found.id in self.state.locks,
         }
 
     def find_placement(self, name: str) -> dict[str, Any] | None:
@@ -499,6 +538,34 @@ class MessageManager:
     def find_session(self, session: int) -> dict[str, Any] | None:
         row = self.state.sessions.get(session)
         return None if row is None else {"generation": row.generation, "last": row.last}
+
+    def consumers_after(self, after: str) -> dict[str, Any] | None:
+        """A page of consumers, by their places; only the primary knows them."""
+        if self.primary is None:
+            return None
+        rows: list[dict[str, Any]] = []
+        for place, consumer in self.primary.delivery.consumers_after(after):
+            if len(rows) == CONSUMERS_PAGE:
+                return {"rows": rows, "next": rows[-1]["place"]}
+            destination = self.state.directory.get(consumer.destination)
+            subscription = self.state.directory.subscription(consumer.subscription)
+            session = self.state.sessions.get(consumer.session)
+            rows.append(
+                {
+                    "place": place,
+                    "destination": destination.name if destination is not None else "",
+                    "channel": self.channel,
+                    "subscription": subscription.subscriber if subscription is not None else "",
+                    "client_id": session.client_id if session is not None else "",
+                    "user": session.user if session is not None else "",
+                    "session": f"{consumer.session:032x}",
+                    "client_manager": consumer.key.node,
+                    "in_flight": consumer.in_flight.count,
+                    "delivered": consumer.delivered,
+                    "credit": max(0, consumer.credit_messages - consumer.delivered),
+                }
+            )
+        return {"rows": rows, "next": None}
 
     def destinations(self) -> list[dict[str, Any]]:
         return [row for _, row in self.destinations_after(0)]
@@ -514,12 +581,18 @@ class MessageManager:
                 {
                     "name": destination.name,
                     "channel": self.channel,
+                    "temporary": destination.id in self.state.directory.temporaries,
                     "messages": destination.live.count,
                     "in_flight": delivery.in_flight_count(destination.id) if delivery else 0,
                     "consumers": delivery.consumer_count(destination.id) if delivery else 0,
                     "bytes": destination.bytes,
                     "published": destination.published,
                     "acknowledged": destination.acknowledged,
+                    "expired": destination.expired,
+                    "dropped": destination.dropped,
+                    "dead": destination.dead,
+                    "purged": destination.purged,
+                    "duplicates": destination.duplicates,
                     "blocked": False,
                     "subscriptions": _subscriptions(destination),
                 },
@@ -560,7 +633,7 @@ def _subscriptions(destination: Destination) -> list[dict[str, Any]]:
             "name": subscription.subscriber,
             "client_id": subscription.client_id,
             "durable": subscription.is_durable,
-            "shared": False,
+            "shared": subscription.is_shared,
             "backlog": subscription.backlog,
         }
         for subscription in destination.subscriptions.values()

@@ -37,6 +37,11 @@ _LOOK_NS_EACH: Final = 10_000
 TOO_EARLY_NS: Final = 1_000 * _NS_PER_MS
 """A number that the primary has not applied after this time does not exist."""
 
+
+class NotYet(Exception):
+    """The answer is not known yet: the client manager asks again."""
+
+
 Key = tuple[int, int]  # a client manager and its request
 Teller = Callable[[dict[str, Any]], dict[str, Any] | None]
 
@@ -120,7 +125,10 @@ class Questions:
     def _tell(self, state: ChannelState, waiting: _Waiting, *, is_over: bool) -> Reply | None:
         query, question = waiting.query, waiting.question
         if question is None:
-            return _reply(query, self._find(query.question))
+            try:
+                return _reply(query, self._find(query.question))
+            except NotYet as reason:
+                return _reply(query, "", UNAVAILABLE, str(reason))
         try:
             if is_over or has_news(state, question):
                 return _reply(query, answer(state, question))

@@ -221,11 +221,14 @@ def _time(state: ChannelState, asked: Question) -> dict[str, Any]:
 
 
 def _list(state: ChannelState, asked: Question) -> dict[str, Any]:
-    """A page of names and ids, of destinations with ids above `after`; and whether there are more."""
+    """A page of names and ids, of destinations with ids above `after`; and whether there are more.
+
+    Temporary ones are left out: they come and go, and a pattern would mean those of strangers.
+    """
     after, length, more = _number(asked, "after", 0), 0, False
     rows: list[tuple[int, str]] = []
     for destination in state.directory:
-        if destination.id <= after:
+        if destination.id <= after or destination.id in state.directory.temporaries:
             continue
         if rows and length > LISTING_LENGTH_MAX:
             more = True

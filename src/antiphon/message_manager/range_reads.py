@@ -8,6 +8,8 @@ RRD4  A batch that is wanted whole is passed on as its bytes: no message is deco
 RRD5  A page ends before a damaged record; a page that would begin with such a record waits for the mender.
 RRD6  The bytes read in one flush and the number of waiting pages are bounded.
 RRD7  A live read leaves out messages that are acknowledged and kept for a hold, and has redelivery counts.
+RRD8  Browsing leaves out messages that are expired or not to be delivered yet, by log time as the replica
+      knows it. Other reads have them, so that a second read has the same.
 
 Browsing is an open live read: the range ends with the last number applied here.
 """
@@ -37,6 +39,9 @@ AHEAD_MAX: Final = 64
 
 PAGE_ACKS_MAX: Final = 2_048
 """Acknowledging commands in one page; most take less than a hundred bytes each."""
+
+BROWSED_MAX: Final = 65_536
+"""Messages with rules that are looked at for one page of browsing."""
 
 RANGE_BYTES: Final = 16
 """Bytes of each range of numbers in an acknowledgement."""
@@ -83,7 +88,7 @@ class RangeReads:
         ]
         return min(deadlines, default=None)
 
-    def flush(self, now_ns: int, state: ChannelState, *, is_primary: bool) -> list[Send]:
+    def flush(self, now_ns: int, now_ms: int, state: ChannelState, *, is_primary: bool) -> list[Send]:
         """The pages that can be given now; the others wait."""
         given: list[Send] = []
         room = AT_ONCE_BYTES
@@ -104,7 +109,7 @@ class RangeReads:
                 reply = RangeReply(request.request, [], UNAVAILABLE, text)
             else:
                 del self._pages[key]
-                reply = self._page(state, request)
+                reply = self._page(state, request, now_ms)
             if reply is None:
                 self._held_up[key] = page
                 keep_newest(self._held_up)
@@ -113,12 +118,13 @@ class RangeReads:
             given.append(Send(key[0], reply))
         return given
 
-    def _page(self, state: ChannelState, request: RangeRequest) -> RangeReply | None:
+    def _page(self, state: ChannelState, request: RangeRequest, now_ms: int) -> RangeReply | None:
         try:
             destinations = wanted(state, request.destinations)
         except NoSuchDestination as error:
             return RangeReply(request.request, [], UNKNOWN, str(error.id))
-        if not request.stop:
+        is_browsing = not request.stop
+        if is_browsing:
             stop = max(request.start, state.applied + 1)
             request = replace(request, stop=stop, goal=stop)
         losses = _losses(destinations, request)
@@ -126,12 +132,16 @@ class RangeReads:
             return RangeReply(request.request, page_buffers(request.start - 1, 0, (), losses, ()))
         # Most of many destinations have nothing in the range.
         destinations = [one for one in destinations if one.last_stored >= request.start]
+        shown = [one.live if request.live else one.stored for one in destinations]
+        page_stop = request.stop
+        if is_browsing:
+            shown, page_stop = _browsable(destinations, shown, request, now_ms)
         try:
-            acks, ack_stop = self._acknowledged(state, request) if request.acks else ([], request.stop)
+            acks, ack_stop = self._acknowledged(state, request) if request.acks else ([], page_stop)
             if ack_stop == request.start < request.stop:
                 return None
             room = request.page_bytes - LOSS_BYTES * len(losses) - sum(map(_ack_size, acks))
-            pieces, through, is_held_up = self._read(destinations, request, ack_stop, room, acks)
+            pieces, through, is_held_up = self._read(destinations, shown, request, ack_stop, room, acks)
         except ProtocolError as error:
             return RangeReply(
                 request.request, [], UNAVAILABLE, f"a stored batch cannot be read: {error.text}"
@@ -139,7 +149,7 @@ class RangeReads:
         if is_held_up and not pieces:
             return None
         acks = [ack for ack in acks if ack.number <= through]
-        rows = sum(_shown(one, request).clip(request.start, through + 1).count for one in destinations)
+        rows = sum(numbers.clip(request.start, through + 1).count for numbers in shown)
         ends = _ends(destinations, request, through) if request.ahead else []
         return RangeReply(request.request, page_buffers(through, rows, ends, losses, pieces, acks))
 
@@ -170,6 +180,7 @@ class RangeReads:
     def _read(
         self,
         destinations: list[Destination],
+        shown: list[Ranges],
         request: RangeRequest,
         stop: int,
         room: int,
@@ -183,7 +194,6 @@ class RangeReads:
         first_ack = acks[0].number if acks else stop
         pieces: list[tuple[int, int, int, int, list[bytes | memoryview]]] = []
         heads = []
-        shown = [_shown(one, request) for one in destinations]
         for at, stored in enumerate(shown):
             first = stored.next_from(request.start)
             if first is not None and first < stop:
@@ -220,8 +230,24 @@ def _ack_size(ack: RangeAck) -> int:
     return ACK_BYTES + RANGE_BYTES * len(ack.numbers)
 
 
-def _shown(destination: Destination, request: RangeRequest) -> Ranges:
-    return destination.live if request.live else destination.stored
+def _browsable(
+    destinations: list[Destination], shown: list[Ranges], request: RangeRequest, now_ms: int
+) -> tuple[list[Ranges], int]:
+    """The messages that browsing shows (RRD8), and the number before which a page ends: times are many."""
+    stop, found = request.stop, []
+    for destination, numbers in zip(destinations, shown, strict=True):
+        rules = destination.rules
+        if rules:
+            some = numbers.take_from(request.start, BROWSED_MAX)
+            if some.count == BROWSED_MAX:
+                stop = min(stop, some.last + 1)
+            early = rules.deliver_at.numbers.intersection(some)
+            early.remove_all(rules.deliver_at.due(early, now_ms))
+            numbers = some.difference(early)
+            for over in (rules.expires.due(numbers, now_ms), rules.lapsed):
+                numbers = numbers.difference(over)
+        found.append(numbers)
+    return found, stop
 
 
 def _losses(destinations: list[Destination], request: RangeRequest) -> list[RangeLoss]:

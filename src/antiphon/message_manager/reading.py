@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from antiphon.batch import Batch
-from antiphon.batch.layout import HEADER, VERSION, ColumnId
-from antiphon.bus.messages import Piece
+from antiphon.batch.layout import BATCH_BYTES_MAX, HEADER, VERSION, ColumnId
+from antiphon.bus.messages import Piece, offsets_of
 from antiphon.bus.ports import Location, Payloads
 from antiphon.errors import Damaged
 from antiphon.message_manager.state.destinations.index import StoredBatch
@@ -30,12 +30,20 @@ def looks_like_batch(data: Buffer, count: int) -> bool:
 _NONE: Final = Ranges()
 
 
+_TAKEN_BYTES_MAX: Final = BATCH_BYTES_MAX // 2
+"""Of rows taken here and there, which have offsets besides: they are to fit a batch with all their bits."""
+
+
 class Cut(NamedTuple):
-    """A piece, the number behind its last row, and the bytes that count against a consumer's credit."""
+    """A piece, the number behind its last row, and the bytes that count against a consumer's credit.
+
+    `numbers` are those of rows that were taken here and there; None: they are consecutive.
+    """
 
     piece: Piece
     stop: int
     body_bytes: int
+    numbers: Ranges | None = None
 
 
 def _refuse(place: Location, error: Damaged) -> None:
@@ -76,30 +84,30 @@ class BatchReader:
         bytes_max: int,
         given_before: Ranges = _NONE,
         given_through: int = 0,
+        among: Ranges | None = None,
     ) -> Cut | None:
         """A piece of the messages from `start` on, before `stop`, of up to `bytes_max`; at least one message.
 
         All rows of a piece are of one batch and have the same redelivery count. Rows in `given_before`, and
-        all through `given_through`, count as redelivered at least once. None: damaged, and will be mended.
+        all through `given_through`, count as redelivered at least once. Where there are some `among` which to
+        choose, only these are cut; `start` is one of them. None: damaged, and will be mended.
         """
         stored = store.index.find(start)
         stop = min(stop, stored.stop)
         redelivery_count = 0
-        if store.counts:
-            redelivery_count, stop = store.counts.run(start, stop)
-        if start <= given_through:
-            redelivery_count = max(1, redelivery_count)
-            stop = min(stop, given_through + 1)
-        elif given_before:
-            part = given_before.clip(start, stop)
-            if part and part.first == start:
-                redelivery_count = max(1, redelivery_count)
-                stop = next(iter(part))[1]
-            elif part:
-                stop = part.first
-        batch = self._batch(stored)
+        if among is not None:
+            among = among.clip(start, stop)
+        if store.counts or given_before or start <= given_through:
+            runs = [(start, stop)] if among is None else list(among)
+            redelivery_count, stop = _alike(store, runs, given_before, given_through)
+        batch = self.batch(stored)
         if batch is None:
             return None
+        if among is not None:
+            numbers = among.clip(start, stop)
+            if len(numbers) > 1:
+                return _take(batch, stored.first, numbers, redelivery_count, bytes_max)
+            stop = numbers.last + 1
         row = start - stored.first
         count = min(stop - start, max(1, batch.rows_within(row, bytes_max)))
         bodies = batch.column(ColumnId.BODY)
@@ -107,6 +115,12 @@ class BatchReader:
         body_bytes = bodies.offsets[row + count] - bodies.offsets[row]
         buffers = batch.slice(row, row + count).buffers()
         return Cut(Piece(start, count, redelivery_count, buffers), start + count, body_bytes)
+
+    def row(self, store: Indexed, number: int) -> tuple[Batch, int] | None:
+        """The batch of a message, and its row there. None: damaged, and will be mended."""
+        stored = store.index.find(number)
+        batch = self.batch(stored)
+        return None if batch is None else (batch, number - stored.first)
 
     def pass_on(self, store: Indexed, start: int, stop: int) -> tuple[int, list[bytes | memoryview]] | None:
         """The messages from `start` on of one batch, before `stop`: the number behind them, and their bytes.
@@ -116,7 +130,7 @@ class BatchReader:
         stored = store.index.find(start)
         stop = min(stop, stored.stop)
         if stop - start != stored.count:
-            batch = self._batch(stored)
+            batch = self.batch(stored)
             if batch is None:
                 return None
             row = start - stored.first
@@ -124,7 +138,8 @@ class BatchReader:
         found = self._bytes(stored)
         return None if found is None else (stop, [found])
 
-    def _batch(self, stored: StoredBatch) -> Batch | None:
+    def batch(self, stored: StoredBatch) -> Batch | None:
+        """A stored batch; None: damaged, and will be mended."""
         segment, record_offset, _, identity = stored.location
         key = (segment, record_offset, stored.offset, identity)
         batch = self._batches.pop(key, None)
@@ -156,3 +171,41 @@ class BatchReader:
     def let_go(self) -> None:
         self._batches.clear()
         self._last = None
+
+
+def _alike(
+    store: Stored, runs: list[tuple[int, int]], given_before: Ranges, given_through: int
+) -> tuple[int, int]:
+    """The redelivery count of the first of these messages, and the number before which all have the same."""
+    count, upto = -1, 0
+    for start, stop in runs:
+        redelivery_count, end = store.counts.run(start, stop) if store.counts else (0, stop)
+        if start <= given_through:
+            redelivery_count = max(1, redelivery_count)
+            end = min(end, given_through + 1)
+        elif part := given_before.clip(start, end):
+            is_before = part.first == start
+            redelivery_count = max(is_before, redelivery_count)
+            end = next(iter(part))[1] if is_before else part.first
+        if count not in (-1, redelivery_count):
+            break
+        count, upto = redelivery_count, end
+        if end < stop:
+            break
+    return count, upto
+
+
+def _take(batch: Batch, first: int, numbers: Ranges, redelivery_count: int, bytes_max: int) -> Cut:
+    """A piece of rows that lie here and there in a batch, whose row 0 is number `first`."""
+    sequences = list(numbers.numbers())
+    rows = [number - first for number in sequences]
+    count = max(1, batch.fitting(rows, min(bytes_max, _TAKEN_BYTES_MAX)))
+    if count < len(rows):
+        rows, sequences, numbers = rows[:count], sequences[:count], numbers.take(count)
+    taken = batch.take(rows)
+    offsets = offsets_of(sequences) if taken.has_gaps else b""
+    bodies = taken.column(ColumnId.BODY)
+    assert bodies is not None and bodies.offsets is not None, "a batch has a column of bodies"
+    body_bytes = bodies.offsets[count] - bodies.offsets[0]
+    piece = Piece(numbers.first, count, redelivery_count, taken.buffers(), offsets)
+    return Cut(piece, numbers.last + 1, body_bytes, numbers)

@@ -10,6 +10,9 @@ class MessageManagerSettings:
     session_expiry_ms: int = 300_000
     """How long a session without a client is kept."""
 
+    client_id_kept_ms: int = 2_000
+    """How long the client id of a lost connection is kept for it, until another connection may have it."""
+
     registration_wait_ms: int = 300
     """How long a new primary waits for consumers of an earlier term, and any primary for a lost client,
     before it gives their messages to others."""
@@ -28,6 +31,10 @@ class MessageManagerSettings:
 
     deliver_bytes_max: int = 1024 * 1024
     """Bytes in one Deliver message, unless a single piece is larger. A frame takes twice as many."""
+
+    dead_rows_max: int = 256
+    dead_bytes_max: int = 512 * 1024
+    """Messages and bytes in one command that moves dead messages, unless a single message is larger."""
 
     batches_kept: int = 16
     """Decoded batches kept for consumers that take a batch in several steps."""

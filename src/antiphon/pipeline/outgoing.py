@@ -41,6 +41,9 @@ from antiphon.pipeline.bodies import COMPOSED, KINDS, decode_body
 from antiphon.pipeline.columns import TEXT_COLUMNS
 from antiphon.values import FIXED_FORMATS, NARROW_CLASSES, PropertyValue, ValueType
 
+SECONDS_MAX: Final = 10**10
+"""The longest time to live, and the longest delay."""
+
 CHUNK_BYTES: Final = 448 * 1024
 """About the size of a batch. It fits an envelope with room to spare, so that one is on its way while the next
 one is written; larger ones would travel one at a time."""
@@ -213,8 +216,10 @@ def _columns_of(rows: pa.RecordBatch, timestamp_ms: int) -> Batch | None:
         columns[ColumnId.BODY_KIND] = kinds
     if "priority" in names and (priorities := _priorities(rows.column("priority"))) is not None:
         columns[ColumnId.PRIORITY] = priorities
-    if "expires" in names and (expires := _expires(rows.column("expires"))) is not None:
-        columns[ColumnId.EXPIRES] = expires
+    expirations, deliveries = _expires(rows, timestamp_ms), _later(rows, "delay", timestamp_ms)
+    for id, times in ((ColumnId.EXPIRES, expirations), (ColumnId.DELIVER_AT, deliveries)):
+        if times is not None and pc.max(times).as_py():
+            columns[id] = _numbers(ValueType.I64, times)
     if "persistent" in names and (persistent := _persistent(rows.column("persistent"))) is not None:
         columns[ColumnId.PERSISTENT] = persistent
     extras = 0
@@ -321,13 +326,29 @@ def _milliseconds(times_us: pa.Array) -> pa.Array:
     return pc.divide(times_us, 1000)
 
 
-def _expires(array: pa.Array) -> Column | None:
-    if array.null_count == len(array):
-        return None
-    times = _milliseconds(array).fill_null(0)
-    if pc.min(times).as_py() < 0:
+def _expires(rows: pa.RecordBatch, timestamp_ms: int) -> pa.Array | None:
+    """When rows expire, in ms, 0 for never: by their column ttl, else by expires."""
+    times, names = _later(rows, "ttl", timestamp_ms), rows.schema.names
+    if "expires" not in names or rows.column("expires").null_count == rows.num_rows:
+        return times
+    told = _milliseconds(rows.column("expires")).fill_null(0)
+    if pc.min(told).as_py() < 0:
         raise InvalidMessage("column expires has a time before 1970")
-    return _numbers(ValueType.I64, times)
+    return told if times is None else pc.if_else(pc.equal(times, 0), told, times)
+
+
+def _later(rows: pa.RecordBatch, name: str, timestamp_ms: int) -> pa.Array | None:
+    """The time so many seconds after the rows are sent, in ms, by a column of seconds; 0 where it is null."""
+    if name not in rows.schema.names or rows.column(name).null_count == rows.num_rows:
+        return None
+    seconds = rows.column(name).cast(pa.float64())
+    span = pc.min_max(seconds).as_py()
+    is_wrong = pc.any(pc.invert(pc.is_finite(seconds))).as_py() or span["max"] > SECONDS_MAX
+    if is_wrong or span["min"] < 0 or (name == "ttl" and not span["min"]):
+        raise InvalidMessage(f"column {name} is a number of seconds above 0, or null for none")
+    later = pc.ceil(pc.multiply(seconds, 1000.0)).cast(pa.int64())
+    times = pc.add(later, timestamp_ms)
+    return (times if name == "ttl" else pc.if_else(pc.equal(later, 0), 0, times)).fill_null(0)
 
 
 def _persistent(array: pa.Array) -> Column | None:
@@ -470,7 +491,8 @@ def _property(kind: ValueType, values: pa.Array, presence: memoryview | None) ->
 def _row_by_row(rows: pa.RecordBatch, timestamp_ms: int) -> Iterator[Batch]:
     """Rows that cannot become columns directly. The builder finds the best form, and knows all limits."""
     builder = BatchBuilder()
-    for row in rows.to_pylist():
+    expirations, deliveries = _expires(rows, timestamp_ms), _later(rows, "delay", timestamp_ms)
+    for at, row in enumerate(rows.to_pylist()):
         if builder.is_full:
             yield builder.build(0, 0)
         priority, persistent, kind = row.get("priority"), row.get("persistent"), row.get("body_kind")
@@ -479,7 +501,8 @@ def _row_by_row(rows: pa.RecordBatch, timestamp_ms: int) -> Iterator[Batch]:
             _properties_of(row),
             timestamp_ms=timestamp_ms,
             priority=PRIORITY_DEFAULT if priority is None else priority,
-            expires_ms=(row.get("expires") or 0) // 1000,
+            expires_ms=expirations[at].as_py() if expirations is not None else 0,
+            deliver_at_ms=deliveries[at].as_py() if deliveries is not None else 0,
             persistent=True if persistent is None else persistent,
             **{name: row.get(name) for name in TEXT_COLUMNS},
         )

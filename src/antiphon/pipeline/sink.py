@@ -78,6 +78,8 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "property_types": ("map<string,string>",),
     "body_kind": _TEXT,
+    "ttl": (*_INTEGERS, "float", "double"),
+    "delay": (*_INTEGERS, "float", "double"),
     "expires": ("timestamp",),
     "persistent": ("boolean",),
     "message_id": _TEXT,
@@ -86,9 +88,6 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "sequence": _INTEGERS,
 }
 """The allowed columns, with Spark's types."""
-
-NOT_YET: Final = {"ttl": "messages do not expire yet", "delay": "messages are not delivered later yet"}
-"""Columns that are refused until the feature exists: ignoring them would be a loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +163,6 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
     """Raise unless these columns can be written."""
     given = {field.name: field.dataType.simpleString() for field in schema.fields}
     for name, kind in given.items():
-        if name in NOT_YET:
-            raise InvalidMessage(f"column {name} cannot be written: {NOT_YET[name]}")
         if name not in COLUMNS:
             near = get_close_matches(name, COLUMNS, n=1)
             meant = f" (was {near[0]} meant?)" if near else ""

@@ -2,7 +2,9 @@
 
 BPT1  A message to several nodes is encoded once; payloads are not copied on their way to the transport.
 BPT2  All frames of one wake-up reach the node in one call.
-BPT3  A frame that does not decode, that is of another channel, or whose header names another sender or run
+BPT3  A `CommitSubmit` is taken before late messages that came with it. Those are taken with the next frames,
+      or after `LATE_NS`: a sequencer waits for the disk, and nobody for a replica to apply.
+BPT4  A frame that does not decode, that is of another channel, or whose header names another sender or run
       than the transport found, is counted and has no other effect.
 
 `outlet.py` decides when and on which lane a message leaves, the transport whether a frame is genuine, the
@@ -22,7 +24,7 @@ from antiphon.bus import effects as bus
 from antiphon.bus import messages as said
 from antiphon.errors import ProtocolError
 from antiphon.node import InChannel
-from antiphon.outlet import PERIODIC, Outlet
+from antiphon.outlet import LATE, LATE_NS, PERIODIC, Outlet
 from antiphon.transport.interface import ArrivedFrame, Peer, Transport
 from antiphon.wire.lanes import Lane
 from antiphon.wire.primitives import Buffer
@@ -59,6 +61,9 @@ class BusPort:
         self._encode = codec.Encoder(header).encode_parts
         self._outlet = Outlet(self._pack, room, node=header.sender, peers=peers, is_spare=is_spare)
         self._timer: asyncio.TimerHandle | None = None
+        # Late messages that are taken with the next frames, and when they are at the latest.
+        self._put_off: list[InChannel] = []
+        self._put_off_timer: asyncio.TimerHandle | None = None
         self._decode = codec.Decoder().decode
         transport.deliver = self._deliver
         transport.flushes_itself = False
@@ -113,6 +118,11 @@ class BusPort:
 
     def _deliver(self, arrived: list[ArrivedFrame]) -> None:
         events: list[InChannel] = []
+        if self._put_off:
+            events = self._put_off
+            self._end_putting_off()
+        late: list[InChannel] = []
+        is_urgent = False
         group, decode = self._header.group, self._decode
         for sender, run_id, frame in arrived:
             try:
@@ -125,10 +135,31 @@ class BusPort:
             elif header.sender != sender or header.run_id != run_id:
                 self._refuse(sender, f"it says that node {header.sender} said it, perhaps in another life")
             else:
-                received = _new(bus.Received, (sender, message, header.disk_id))
-                events.append(_new(InChannel, (group, received)))
+                event = _new(InChannel, (group, _new(bus.Received, (sender, message, header.disk_id))))
+                kind = type(message)
+                if kind in LATE:
+                    late.append(event)
+                else:
+                    is_urgent = is_urgent or kind is said.CommitSubmit
+                    events.append(event)
+        if late and is_urgent:
+            self._put_off = late
+            loop = asyncio.get_running_loop()
+            self._put_off_timer = loop.call_later(LATE_NS / 1e9, self._take_put_off)
+        else:
+            events += late
         if events:
             self._take(events)
+
+    def _end_putting_off(self) -> None:
+        self._put_off = []
+        if self._put_off_timer is not None:
+            self._put_off_timer.cancel()
+
+    def _take_put_off(self) -> None:
+        events = self._put_off
+        self._end_putting_off()
+        self._take(events)
 
     def _refuse(self, sender: int, why: str) -> None:
         if not self.refused:

@@ -152,7 +152,7 @@ class NodeRunner:
         if not self.serving.done() and self.node.is_serving:
             self.serving.set_result(None)
         deadline_ns = self.node.next_deadline_ns()
-        # A timer that is too early costs one idle step; moving it with every step would cost more.
+        # A timer that is too early costs one look; moving it with every step would cost more.
         if deadline_ns is not None and (self._timer is None or deadline_ns < self._timer_at_ns):
             self._arm_timer(deadline_ns)
 
@@ -164,6 +164,13 @@ class NodeRunner:
 
     def _on_timer(self) -> None:
         self._timer = None
+        deadline_ns = self.node.next_deadline_ns()
+        if deadline_ns is None:
+            return
+        if deadline_ns > clock.now_ns():
+            # The deadline for which the timer was set has been put off.
+            self._arm_timer(deadline_ns)
+            return
         # One round later: arrived frames are heard before a time-out strikes, as this node may be late.
         self._loop.call_soon(self._strike)
 

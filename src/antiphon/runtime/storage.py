@@ -41,6 +41,7 @@ class ChannelStorage:
         self._workers = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-files")
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ns = 0
+        self._is_soon = False
         self._arm(keeper.next_deadline_ns())
 
     def flush(self) -> None:
@@ -66,8 +67,13 @@ class ChannelStorage:
                 case Log(is_error, text):
                     log.log(logging.ERROR if is_error else logging.INFO, "%s", text)
         deadline_ns = self.keeper.next_deadline_ns()
-        # A timer that is too early costs one idle tick; moving it with every sync would cost more.
-        if self._timer is None or deadline_ns < self._timer_at_ns:
+        # A timer that is too early costs one idle tick; moving it with every sync would cost more. But
+        # one of envelopes that wait would strike with each of them, though the entries have come.
+        if (
+            self._timer is None
+            or deadline_ns < self._timer_at_ns
+            or (self._is_soon and not self.keeper.is_waiting)
+        ):
             self._arm(deadline_ns)
 
     def _sync_ended(self, end: SyncEnd) -> None:
@@ -108,6 +114,7 @@ class ChannelStorage:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at_ns = deadline_ns
+        self._is_soon = self.keeper.is_waiting
         self._timer = self._loop.call_at(clock.timer_at(deadline_ns), self._guard, self._on_timer)
 
     def _on_timer(self) -> None:

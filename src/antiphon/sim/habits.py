@@ -81,6 +81,8 @@ class NodeHabits:
             registration_wait_ms=self.registration_wait_ms,
             log_time_interval_ms=self.log_time_interval_ms,
             flush_bytes_max=self.flush_bytes,
+            # As with envelopes: with one message more these commands fit the small segments.
+            dead_bytes_max=24 * 1024,
             in_doubt_ms=self.in_doubt_ms,
             in_doubt_again_ms=max(1, self.in_doubt_ms // 4),
             **self.primary_waits,

@@ -46,6 +46,10 @@ LIMITS: Final[dict[str, DrawnLimit]] = {
     "requests that were closed": DrawnLimit("client.core.client", "CLOSED_REMEMBERED", (1,)),
     "marks of transactions": DrawnLimit("message_manager.state.transactions", "MARKS_MAX", (2, 8)),
     "marks apart": DrawnLimit("bus.marking", "MARKS_APART_MS", (1, 100)),
+    "ids of a destination": DrawnLimit("message_manager.state.known_ids", "IDS_MAX", (1, 3)),
+    "ids of a port": DrawnLimit("ids", "COUNT_MAX", (1, 2, 5)),
+    "buckets of keys": DrawnLimit("message_manager.delivery.message_groups", "BUCKETS", (1, 3)),
+    "rows with keys at once": DrawnLimit("message_manager.delivery.views", "ROWS_AT_ONCE", (1, 4)),
 }
 
 SIZES: Final[dict[str, tuple[int, ...]]] = {
@@ -110,6 +114,30 @@ def copies(seed: int, profile: str = "") -> dict[str, int]:
         return {}
     chance = random.Random(f"{seed}-copies")
     return {name: chance.choice(choices) for name, choices in COPIES.items()}
+
+
+@contextmanager
+def redelivery_limit(seed: int, choices: tuple[int, ...]) -> Iterator[int]:
+    """The redelivery limit of queues that are made without one, while a run lasts; 0: messages do not die."""
+    limit = random.Random(f"{seed}-deaths").choice(choices) if are_drawn else 0
+    module = import_module("antiphon.message_manager.state.destinations.settings")
+    usual, module.REDELIVERY_LIMIT = module.REDELIVERY_LIMIT, limit  # type: ignore[attr-defined]
+    try:
+        yield limit
+    finally:
+        module.REDELIVERY_LIMIT = usual  # type: ignore[attr-defined]
+
+
+@contextmanager
+def dedup_window(seed: int) -> Iterator[float]:
+    """How long destinations that are made without a window remember ids, while a run lasts; 0: not at all."""
+    window_s = random.Random(f"{seed}-windows").choice((600, 600, 600, 0.5, 0.1, 0.02, 0))
+    module = import_module("antiphon.message_manager.state.destinations.settings")
+    usual, module.DEDUP_WINDOW_S = module.DEDUP_WINDOW_S, window_s  # type: ignore[attr-defined]
+    try:
+        yield window_s
+    finally:
+        module.DEDUP_WINDOW_S = usual  # type: ignore[attr-defined]
 
 
 def refusals(seed: int) -> int:

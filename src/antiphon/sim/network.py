@@ -31,7 +31,7 @@ from antiphon.node import NodeEffect, NodeEvent
 from antiphon.sim.checkers.watch import PortConsumer, Stand, Watch
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, World
 from antiphon.wire.buffer import FRAME_BYTES_MAX, HANDSHAKE_FRAME_BYTES_MAX, FrameBuffer
-from antiphon.wire.commands import CommandKind, Return, read_command
+from antiphon.wire.commands import CommandKind, OutcomeCode, Return, read_command
 from antiphon.wire.frames import (
     ClientFrame,
     Command,
@@ -424,7 +424,7 @@ class ClientPort:
         for kind, payload in FrameBuffer(FRAME_BYTES_MAX).feed(b"".join(buffers)):
             frame = decode_server_frame(kind, payload)
             if isinstance(frame, Confirm):
-                for item in frame.items:
+                for item in [one for one in frame.items if one.code != OutcomeCode.TAKEN]:
                     self._watch.on_confirm_left(
                         self._node, frame.session, item.number, item.count, item.code, item.sequence
                     )
@@ -432,10 +432,13 @@ class ClientPort:
                 holder = PortConsumer(conn, frame.session, frame.consumer)
                 self._holders[holder] = None
                 delivery = frame.first_delivery - 1
-                for first, redelivered, batch in frame.pieces:
-                    count = Batch.decode(batch).count
-                    delivery += count
-                    self._watch.on_handed_out(self._node, holder, first, count, redelivered)
+                for first, redelivered, data in frame.pieces:
+                    batch = Batch.decode(data)
+                    delivery += batch.count
+                    for start, stop, offset in batch.runs():
+                        self._watch.on_handed_out(
+                            self._node, holder, first + offset, stop - start, redelivered
+                        )
                 self._watch.on_sent_through(self._node, holder, delivery)
             elif isinstance(frame, Done):
                 if (drained := self._draining.pop((conn, frame.request), None)) is not None:

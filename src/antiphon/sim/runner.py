@@ -266,6 +266,11 @@ class SimNode:
         """The client port, once the node listens."""
         return self._port if self._port is not None and self._port.is_listening else None
 
+    @property
+    def log_time_ms(self) -> int | None:
+        """Log time as the node's message manager knows it."""
+        return None if self.manager is None else self.manager.log_time_at(self.clock.now_ns())
+
     def all_machines(self) -> list[Any]:
         """All machines of the present life."""
         if self.machines is None:

@@ -22,6 +22,7 @@ from antiphon.journal.journal import Journal
 from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.journal.opening import Opening
 from antiphon.journal.ports import Disk, Location
+from antiphon.journal.recovery import Recovered
 from antiphon.journal.superblock import SuperblockFile
 
 
@@ -66,8 +67,9 @@ def rot_envelopes(
     """Change a bit of some of these envelopes; returns the changed ones.
 
     An envelope stays as it is where damage would be taken for a torn write, and all that follows would be cut
-    off. With the `journal` of a living node the bits change under it: in former segments only, which were
-    synced beyond doubt; and pages that the node holds in its memory stay as they were read.
+    off, or the order that is bound to it. With the `journal` of a living node the bits change under it: in
+    former segments only, which were synced beyond doubt; and pages that the node holds in its memory stay as
+    they were read.
     """
     if not Journal.is_formatted(disk):
         return set()
@@ -82,7 +84,7 @@ def rot_envelopes(
     rotten: set[Mid] = set()
     for one in chance.sample(held, min(len(held), chance.randint(1, 5))):
         _flip(disk, one.location)
-        if journal is None and not _loses(disk, {one.mid for one in found.data}, {*rotten, one.mid}):
+        if journal is None and not _loses(disk, found, {*rotten, one.mid}):
             _flip(disk, one.location)
         else:
             rotten.add(one.mid)
@@ -93,10 +95,14 @@ def _flip(disk: MemoryDisk, location: Location) -> None:
     disk.flip(segment_name(location.segment), location.offset + RECORD_HEADER_BYTES + location.length // 2, 1)
 
 
-def _loses(disk: MemoryDisk, before: set[Mid], lost: set[Mid]) -> bool:
+def _loses(disk: MemoryDisk, before: Recovered, lost: set[Mid]) -> bool:
     """Does a node that starts with this disk miss these envelopes, and nothing else?"""
     try:
         found = Opening(disk, has_peers=True).found
     except Damaged:
         return False
-    return {one.mid for one in found.data} == before - lost
+    return found.order == before.order and _mids(found) == _mids(before) - lost
+
+
+def _mids(found: Recovered) -> set[Mid]:
+    return {one.mid for one in found.data}

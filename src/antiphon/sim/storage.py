@@ -139,7 +139,7 @@ class ChannelStorage:
                 self._world.probe(f"disk.{kind}")
             case bus.CheckpointFailed():
                 self._world.probe("checkpoint.no_room")
-            case bus.SpaceHeld(is_held=True):
+            case bus.SpaceHeld(segments) if segments:
                 self._world.probe("journal.space_held")
 
     def _arm(self) -> None:

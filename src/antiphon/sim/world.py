@@ -26,9 +26,10 @@ _EVENTS_NS = 500 * MILLISECOND_NS
 more: clients that ask for one message at a time go on asking while disks come to rest."""
 
 _DUE_STEPS_MAX = 1_000
-_IDLE_STEP = 100
+_IDLE_STEP = 5
 """After so many steps in a row no deadline has passed already: a machine does what is due, and waits. A step
-may leave some work to the next one, but a step that did nothing counts as so many."""
+may leave some work to the next one, but a step that did nothing counts as so many. A primary that may do
+little in a step needs one for each message that it passes over for a consumer."""
 
 CLOCK_RATE_MAX = 1.2
 """No clock goes faster than that, by the time of the world, unless it is set."""

@@ -26,7 +26,20 @@ from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypeVar
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
 from antiphon.wire.holds import Hold, ReleaseHold
-from antiphon.wire.layout import I64, U8, U16, U32, U64, U128, Bool, Field, Text
+from antiphon.wire.layout import (
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    U128,
+    Bool,
+    Field,
+    Rest,
+    SomeRanges,
+    Text,
+    enum_of,
+)
 from antiphon.wire.payload import AnnotatedPayload
 from antiphon.wire.primitives import Buffer, Reader, Writer, encode_u128, pack
 from antiphon.wire.transactions import (
@@ -71,6 +84,16 @@ class CommandKind(IntEnum):
     DROP_STAGED = 23
     HOLD = 24
     RELEASE = 25
+    EXPIRE = 26
+    DEAD = 27
+    SKIP = 28
+    ALTER = 29
+    PURGE = 30
+    DROP = 31
+    CLAIM_ID = 40
+    RELEASE_ID = 41
+    EXPIRE_ID = 42
+    CREATE_TEMPORARY = 50
 
 
 COMMAND_FLAGS_KNOWN = 0
@@ -100,15 +123,17 @@ PUBLISH_BATCH_OFFSET = COMMAND_HEADER_SIZE + _PUBLISH_HEAD.size
 _PUBLISH = int(CommandKind.PUBLISH)
 _NUMBER_END = 1 << 64
 _KINDS = frozenset(int(kind) for kind in CommandKind)
-# Commands of a client manager for a session.
-_UNNUMBERED = frozenset((1, 2, 3, 17, 18))
-_OF_THE_NODE = frozenset((9, 10, 13, 19, 20, 21))  # never of a session
+UNNUMBERED = frozenset((1, 2, 3, 17, 18))
+"""Commands of a client manager for a session: they have no number of the session's."""
+OF_THE_NODE = frozenset((9, 10, 13, 19, 20, 21, 26, 27, 28, 31))
+"""Commands that only a node may ask for, never a session."""
 # How many numbers a command of this kind may take, if not exactly one.
 _COUNT_MAX = {
     _PUBLISH: PUBLISH_COUNT_MAX,
     int(CommandKind.TX_COMMIT): TRANSACTION_MESSAGES_MAX,
     int(CommandKind.TX_DECIDE): STAGED_MESSAGES_MAX,
     int(CommandKind.TX_FINISH): STAGED_MESSAGES_MAX,
+    int(CommandKind.DEAD): PUBLISH_COUNT_MAX,
 }
 _NO_SESSION = bytes(16)
 
@@ -204,13 +229,13 @@ def _fault_of(kind: int, flags: int, count: int, number: int, is_of_node: bool) 
     if count != 1 and not 0 < count <= _COUNT_MAX.get(kind, 1):
         return f"it cannot take {count} numbers"
     if is_of_node:
-        if kind in _UNNUMBERED:
+        if kind in UNNUMBERED:
             return "it names no session"
         if number:
             return "the node's own commands have no number"
-    elif kind in _OF_THE_NODE:
+    elif kind in OF_THE_NODE:
         return "a session may not ask for this"
-    elif (number == 0) != (kind in _UNNUMBERED):
+    elif (number == 0) != (kind in UNNUMBERED):
         return f"number {number} does not fit its kind"
     if number + count > _NUMBER_END:
         return "its numbers do not fit 64 bits"
@@ -336,10 +361,11 @@ StartKindField = Annotated[StartKind, Field(Writer.u8, _read_start_kind)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenSession(AnnotatedPayload):
-    """Begin a session of this user; the first command of a session in a channel."""
+    """Begin a session of this user and connection; the first command of a session in a channel."""
 
     user: Text
     client_id: Text
+    connection: U128 = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,12 +395,57 @@ class Acknowledge(AnnotatedPayload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Return(AnnotatedPayload):
-    """Make these numbers ready again; `counted` if this counts as a failed delivery."""
+    """Make these numbers ready again; `counted` if this counts as a failed delivery.
+
+    `rejected`: they are not to be delivered again. The primary has them moved to the dead queue.
+    """
 
     destination: U64
     subscription: U64
     counted: Bool
+    rejected: Bool = False
     ranges: RangesToEnd
+
+
+class DeadReason(IntEnum):
+    """Why a message is dead."""
+
+    LIMIT = 1
+    REJECTED = 2
+    EXPIRED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuryMessages(AnnotatedPayload):
+    """Take dead messages from a queue or subscription, and store `batch` in the dead queue `target`.
+
+    The batch has a row for each of the numbers, in their order; the rows take the numbers of this command.
+    Without a target the messages are dropped, and there is no batch. Void in another term. Refused if one of
+    the numbers is not there any more, or is locked.
+    """
+
+    destination: U64
+    subscription: U64
+    reason: Annotated[DeadReason, enum_of(DeadReason)]
+    term: U64
+    target: U64
+    numbers: SomeRanges
+    batch: Rest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterDestination(AnnotatedPayload):
+    """Change these settings of a destination (canonical JSON); the others stay."""
+
+    destination: U64
+    settings: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgeDestination(AnnotatedPayload):
+    """Drop all messages that a queue has, or a topic has for its subscriptions and for retention."""
+
+    destination: U64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,6 +455,13 @@ class CreateDestination(AnnotatedPayload):
     kind: U8
     name: Text
     settings: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTemporary(AnnotatedPayload):
+    """Make a destination that lives with the header's session; its id is the number of this command."""
+
+    kind: U8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,11 +493,33 @@ class LogTime(AnnotatedPayload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireMessages(AnnotatedPayload):
+    """Remove messages whose time is over by log time, from the queue or from all subscriptions."""
+
+    destination: U64
+    term: U64
+    ranges: RangesToEnd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropMessages(AnnotatedPayload):
+    """Remove non-persistent messages that a consumer may have seen, from the queue or the subscription."""
+
+    destination: U64
+    subscription: U64
+    term: U64
+    ranges: RangesToEnd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribe(AnnotatedPayload):
     """Begin a subscription to a topic; its id is the number of this command.
 
-    A durable subscription is known by its client id and name, and an existing one is answered by EXISTS with
-    its id. Any other ends with its session. `number` counts for StartKind.NUMBER only; `shared` is reserved.
+    A durable or shared subscription is known by its client id and name. An existing one is answered by
+    EXISTS with its id, or by DIFFERS when it has another topic or selector. A subscription that is not
+    durable ends with the last of its sessions: each Subscribe joins it, and an Unsubscribe leaves. `number`
+    counts for StartKind.NUMBER only. `no_local`: without what the own connection publishes; of a durable
+    subscription, what any connection of its client id does.
     """
 
     destination: U64
@@ -429,11 +529,22 @@ class Subscribe(AnnotatedPayload):
     client_id: Text
     start: StartKindField
     number: U64
+    selector: Text = ""
+    no_local: Bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsubscribe(AnnotatedPayload):
     subscription: U64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkipMessages(AnnotatedPayload):
+    """Pass over the messages of a topic that the selector of a subscription does not want."""
+
+    subscription: U64
+    term: U64
+    ranges: RangesToEnd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,6 +558,39 @@ class PlaceDestination(AnnotatedPayload):
     channel: Text
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimClientId(AnnotatedPayload):
+    """Give a client id to a connection of this client manager; ordered in the system channel only.
+
+    EXISTS: another connection has it; `original` is 1 if that connection is lost. STALE: the connection goes
+    on elsewhere, in a higher generation.
+    """
+
+    client_id: Text
+    connection: U128
+    generation: U32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseClientId(AnnotatedPayload):
+    """The connection is over; or it `is_lost`, and the client id is kept for it for a while."""
+
+    client_id: Text
+    connection: U128
+    generation: U32
+    is_lost: Bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireClientId(AnnotatedPayload):
+    """Free the client id of a connection that has been lost for too long, unless it has come back since."""
+
+    client_id: Text
+    connection: U128
+    generation: U32
+    term: U64
+
+
 Payload: TypeAlias = (
     OpenSession
     | ResumeSession
@@ -455,6 +599,7 @@ Payload: TypeAlias = (
     | Acknowledge
     | Return
     | CreateDestination
+    | CreateTemporary
     | DeleteDestination
     | ExpireSession
     | LogTime
@@ -473,6 +618,15 @@ Payload: TypeAlias = (
     | DropStaged
     | Hold
     | ReleaseHold
+    | ExpireMessages
+    | BuryMessages
+    | AlterDestination
+    | PurgeDestination
+    | SkipMessages
+    | DropMessages
+    | ClaimClientId
+    | ReleaseClientId
+    | ExpireClientId
 )
 
 _PAYLOADS: dict[int, type[Any]] = {
@@ -501,6 +655,16 @@ _PAYLOADS: dict[int, type[Any]] = {
     CommandKind.DROP_STAGED: DropStaged,
     CommandKind.HOLD: Hold,
     CommandKind.RELEASE: ReleaseHold,
+    CommandKind.EXPIRE: ExpireMessages,
+    CommandKind.DEAD: BuryMessages,
+    CommandKind.ALTER: AlterDestination,
+    CommandKind.PURGE: PurgeDestination,
+    CommandKind.SKIP: SkipMessages,
+    CommandKind.DROP: DropMessages,
+    CommandKind.CLAIM_ID: ClaimClientId,
+    CommandKind.RELEASE_ID: ReleaseClientId,
+    CommandKind.EXPIRE_ID: ExpireClientId,
+    CommandKind.CREATE_TEMPORARY: CreateTemporary,
 }
 _KIND_OF: dict[type[Any], CommandKind] = {cls: CommandKind(kind) for kind, cls in _PAYLOADS.items()}
 
@@ -533,14 +697,22 @@ class OutcomeCode(IntEnum):
     EXISTS = 9
     OUTDATED = 10
     FORGOTTEN = 11
+    DIFFERS = 12
+    KNOWN = 13
+    TAKEN = 14
 
 
 class Outcome(NamedTuple):
     """The result of the numbers first .. first + count - 1.
 
-    `original` is the first command's number for a DUPLICATE, the first lost number for ACK_LOST, the id of
-    the existing thing for EXISTS (or `text` is its channel), and the number that must have been heard of for
-    OUTDATED; else 0. FORGOTTEN: the command was applied or refused before, and it is unknown which.
+    `original` is the first command's number for a DUPLICATE; for KNOWN it is the number of the first message
+    with the same id of the application, and the numbers for the other rows follow; the first lost number for
+    ACK_LOST, the id of the existing thing for EXISTS (or `text` is its channel) and for DIFFERS, which has
+    another topic or selector, and the number that must have been heard of for OUTDATED; else 0. FORGOTTEN:
+    the command was applied or refused before, and it is unknown which.
+
+    TAKEN is no outcome, and never in the log: a client manager has non-persistent messages, and their sender
+    need not wait for the outcome.
     """
 
     first: int

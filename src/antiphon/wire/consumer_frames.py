@@ -11,7 +11,8 @@ from antiphon.wire.layout import U32, U64, U128, Text
 class ConsumerOpen:
     """Ask for deliveries; Done answers. Credit is absolute: totals since the consumer was opened.
 
-    A consumer of a topic names its subscription, which is 0 for a queue.
+    A consumer of a topic names its subscription, which is 0 for a queue. A consumer of a queue may have a
+    selector; that of a topic is the subscription's.
     """
 
     request: U32
@@ -20,6 +21,7 @@ class ConsumerOpen:
     channel: Text
     destination: U64
     subscription: U64 = 0
+    selector: Text = ""
     credit_messages: U64
     credit_bytes: U64
 

@@ -43,7 +43,7 @@ from antiphon.wire.transaction_frames import TransactionCommit as TransactionCom
 from antiphon.wire.transaction_frames import TransactionDecided as TransactionDecided
 
 MAGIC = b"ANTI"
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 11
 
 _HEAD = struct.Struct("<IB")
 _TEXT_LENGTH = struct.Struct("<H")
@@ -64,7 +64,7 @@ _ACK_MODE_MAX = max(AckMode)
 
 
 class DeliverPiece(NamedTuple):
-    """Rows with consecutive numbers and the same redelivery count."""
+    """Rows with the same redelivery count. Their numbers are consecutive, unless the batch has offsets."""
 
     first_sequence: int
     redelivery_count: int
@@ -133,15 +133,22 @@ SomeRanges = Annotated[Ranges, Field(_write_ranges, _read_ranges)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
+    """The first frame of a client. A connection that comes back names itself, and counts: `generation` is
+    higher than before. A new one has 0 for both."""
+
     version: Version = PROTOCOL_VERSION
     user: Text
     password: Text = field(repr=False)
     client_id: Text
+    connection: U128 = 0
+    generation: U32 = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
     """The answer to Hello. From here on frames of up to `frame_limit` bytes may be sent.
+
+    `connection` names the connection, also when it comes back elsewhere.
 
     Deliveries are the consumer's own for `sure_ms`, counted from the last delivery that came within the time
     of the one before, or from the last answer to a ConsumerCheck. Then the client has to ask.
@@ -243,13 +250,16 @@ class DestinationOpen:
     """Find a destination by its name, and make it first with `create`.
 
     With a `session`, the answer comes when the destination's channel knows the session: only then can the
-    client tell an expired session from one that the channel never heard of.
+    client tell an expired session from one that the channel never heard of. A queue of the system is in every
+    channel: a `channel` names one. `queue:_TEMP` or `topic:_TEMP` asks for the channel in which the session
+    is to make a temporary destination: the answer has no id.
     """
 
     request: U32
     name: Text
     create: Bool
     session: U128 = 0
+    channel: Text = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,11 +286,16 @@ class DestinationCreate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionFind:
-    """Find a durable subscription of this client id by its name, to end it."""
+    """Find a subscription of this client id by its name; `ends` refuses one that has a consumer.
+
+    It is `durable`, or else a shared one.
+    """
 
     request: U32
     session: U128
     name: Text
+    durable: Bool = True
+    ends: Bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,6 +354,7 @@ class ConsumerResume:
     channel: Text
     destination: U64
     subscription: U64
+    selector: Text = ""
     credit_messages: U64
     credit_bytes: U64
     delivered_messages: U64
@@ -536,6 +552,8 @@ def lone_confirm_tail(item: ConfirmItem) -> bytes:
 
 def decode_client_frame(kind: int, payload: Buffer) -> ClientFrame:
     """A frame that a client may send; any other breaks the protocol."""
+    if kind == _COMMAND:
+        return _decode_command(payload)
     if kind in _TYPES and not _TYPES[kind][1] & _FROM_CLIENT:
         raise ProtocolError(f"{_TYPES[kind][0].__name__} is not for a client to say")
     return cast(ClientFrame, decode_frame(kind, payload))
@@ -548,11 +566,10 @@ def decode_server_frame(kind: int, payload: Buffer) -> ServerFrame:
     return cast(ServerFrame, decode_frame(kind, payload))
 
 
-def command_buffers(channel: str, command: Sequence[Buffer]) -> list[Buffer]:
-    """A Command frame around the buffers of one command, which are not copied."""
+def command_buffers(channel: str, command: Sequence[Buffer], size: int) -> list[Buffer]:
+    """A Command frame around the buffers of one command of so many bytes, which are not copied."""
     name = _channel_name(channel)
-    length = 1 + len(name) + sum(map(len, command))
-    return [pack(_HEAD, length, _COMMAND) + name, *command]
+    return [_HEAD.pack(1 + len(name) + size, _COMMAND) + name, *command]
 
 
 @lru_cache(maxsize=64)

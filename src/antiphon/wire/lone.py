@@ -103,8 +103,8 @@ def lone_publish_buffers(
     settings_version: int,
     timestamp_ms: int,
     body: bytes,
-) -> list[Buffer]:
-    """A whole publish command of one body, which is not copied (LON2)."""
+) -> tuple[list[Buffer], int]:
+    """A whole publish command of one body, which is not copied (LON2), and its size."""
     size = len(body)
     padding = PADDING[size & 7]
     batch_length = _BATCH_HEAD_BYTES + size + len(padding)
@@ -119,7 +119,7 @@ def lone_publish_buffers(
         0, size,
     )
     # fmt: on
-    return [head, body, padding] if padding else [head, body]
+    return [head, body, padding] if padding else [head, body], PUBLISH_BATCH_OFFSET + batch_length
 
 
 def read_lone_confirm(payload: Buffer) -> tuple[int, str, ConfirmItem] | None:
@@ -131,8 +131,11 @@ def read_lone_confirm(payload: Buffer) -> tuple[int, str, ConfirmItem] | None:
     if start != _CONFIRM_HEAD.size + name_length:
         return None
     rows, number, count, code, sequence, texts = LONE_ITEM.unpack_from(payload, start)
-    name = bytes(payload[_CONFIRM_HEAD.size : start])
-    if rows != 1 or texts or code > _OUTCOME_MAX or not name.isascii():
+    if rows != 1 or texts or code > _OUTCOME_MAX:
+        return None
+    try:
+        channel = str(payload[_CONFIRM_HEAD.size : start], "ascii")
+    except UnicodeDecodeError:
         return None
     item = _new(ConfirmItem, (number, count, code, sequence, ""))
-    return int.from_bytes(session, "little"), name.decode(), item
+    return int.from_bytes(session, "little"), channel, item

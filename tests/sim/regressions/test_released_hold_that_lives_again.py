@@ -22,7 +22,7 @@ from tests.planted.catalogue import planted
 
 
 # The seeds that found it run otherwise since more is drawn; these stand for them.
-@pytest.mark.parametrize("seed", [900000575, 700152, 700154])
+@pytest.mark.parametrize("seed", [900000575, 700154, 700155])
 def test_what_is_released_stays_released(seed: int) -> None:
     report = run("holds", seed, without=("Waits",))
 

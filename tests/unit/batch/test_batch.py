@@ -21,7 +21,7 @@ def test_a_plain_batch_is_its_header_one_entry_the_offsets_and_the_bodies() -> N
     batch = Batch.of_bodies([b"a", b"bc"], producer=0x0102, first_number=3, timestamp_ms=4)
     assert batch.encode() == b"".join(
         [
-            b"\xb1\0\0\0",  # version, flags, codec, kind: bytes
+            b"\xb2\0\0\0",  # version, flags, codec, kind: bytes
             b"\2\0\0\0",  # count
             b"\x50\0\0\0",  # length
             b"\1\0\0\0",  # one column, first bit 0, no names
@@ -52,6 +52,33 @@ def test_a_plain_batch_has_defaults_for_everything_else() -> None:
     assert batch.properties(0) == {}
     assert batch.column(ColumnId.EXPIRES) is None
     assert batch.property_column("region") is None
+
+
+def test_rows_taken_here_and_there_keep_their_numbers_in_a_last_column() -> None:
+    """The format, byte for byte: a change here is a change of protocol."""
+    taken = of_bodies(BODIES).take([0, 2, 3])
+    assert (taken.count, taken.first_number, taken.bodies()) == (3, 1, [b"a", b"ccc", b"dd"])
+    assert [taken.offset(row) for row in range(3)] == [0, 2, 3]
+    assert taken.encode() == b"".join(
+        [
+            b"\xb2\0\0\0" + b"\3\0\0\0" + b"\x68\0\0\0",  # three rows
+            b"\2\0\0\0",  # two columns
+            b"\7" + bytes(15) + b"\1" + bytes(7) + b"\5" + bytes(7),
+            b"\0\x09\0\0\6\0\0\0",  # the bodies
+            b"\x0e\4\0\0\x0c\0\0\0",  # column 14, I32: how far the numbers lie apart
+            b"\0\0\0\0\1\0\0\0\4\0\0\0\6\0\0\0" + b"acccdd\0\0",
+            b"\0\0\0\0\2\0\0\0\3\0\0\0" + bytes(4),
+        ]
+    )
+
+
+def test_neighbours_that_are_taken_are_a_slice() -> None:
+    batch = of_bodies(BODIES)
+    taken = batch.take([1, 2])
+    assert taken == batch.slice(1, 3)
+    assert not taken.has_gaps
+    assert taken.body_bytes(1).obj is batch.body_bytes(2).obj, "no body is copied"
+    assert batch.take(range(4)) is batch
 
 
 def test_a_slice_has_its_own_numbers_and_shares_the_bytes() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.batch import BATCH_BYTES_MAX, Batch, BatchBuilder, BodyKind, ColumnId
-from antiphon.batch.layout import PROPERTY_COLUMNS_MAX
+from antiphon.batch import BATCH_BYTES_MAX, Batch, BatchBuilder, BatchRule, BodyKind, ColumnId
+from antiphon.batch.layout import IDENTIFIED_ROWS_MAX, PROPERTY_COLUMNS_MAX
 from antiphon.errors import AntiphonError, InvalidMessage, InvalidName, MessageTooLarge
 from antiphon.values import Int8, ValueType
 
@@ -219,3 +219,55 @@ def test_what_the_caller_changes_later_does_not_change_the_message() -> None:
 def test_properties_that_are_no_mapping_are_refused_in_words() -> None:
     with pytest.raises(InvalidMessage, match="mapping of names to values, not list"):
         build({"properties": [1]})
+
+
+# -- ids of the application ----------------------------------------------------------------------------
+
+
+def test_an_id_is_its_bytes_and_a_text_is_its_utf8() -> None:
+    batch = Batch.decode(build({"dedup_id": "grün"}, {}, {"dedup_id": b"\xff\0"}).encode())
+    assert [batch.dedup_id(row) for row in range(3)] == ["grün".encode(), None, b"\xff\0"]
+    assert batch.has_ids and batch.rules == BatchRule.DEDUP
+    assert batch.slice(1, 3).dedup_id(1) == b"\xff\0"
+    assert not build({}).has_ids
+
+
+@pytest.mark.parametrize("id", ["", b"", "x" * 256, b"x" * 256, "ä" * 128, "\ud800"])
+def test_an_id_has_1_to_255_bytes(id: str | bytes) -> None:
+    with pytest.raises(InvalidMessage, match="dedup_id"):
+        build({"dedup_id": id})
+
+
+def test_an_id_is_text_or_bytes() -> None:
+    with pytest.raises(InvalidMessage, match="dedup_id is of type int, not str or bytes"):
+        build({"dedup_id": 5})
+
+
+def test_a_batch_with_ids_has_fewer_rows() -> None:
+    builder = BatchBuilder()
+    for _ in range(IDENTIFIED_ROWS_MAX):
+        assert builder.takes_ids and not builder.is_full
+        builder.add(b"", timestamp_ms=5)
+    assert not builder.takes_ids and not builder.is_full
+    builder.build(7, 1)
+    builder.add(b"", timestamp_ms=5, dedup_id="a")
+    for _ in range(IDENTIFIED_ROWS_MAX - 1):
+        assert not builder.is_full
+        builder.add(b"", timestamp_ms=5)
+    assert builder.is_full
+
+
+def test_a_row_of_another_batch_comes_without_its_id() -> None:
+    source = build({"dedup_id": "a", "key": "k"})
+    builder = BatchBuilder()
+    builder.add_row(source, 0, {})
+    taken = builder.build(7, 1)
+    assert (taken.key(0), taken.dedup_id(0)) == ("k", None)
+
+
+def test_a_batch_knows_whether_all_its_messages_are_non_persistent() -> None:
+    transient = {"persistent": False}
+    assert build(*[transient] * 20).is_transient
+    assert Batch.decode(build(transient).encode()).is_transient
+    assert not build({}, transient).is_transient
+    assert not build({}).is_transient

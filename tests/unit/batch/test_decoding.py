@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import struct
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from antiphon.batch import BATCH_BYTES_MAX, Batch, BatchBuilder, BodyKind, ColumnId
 from antiphon.batch.column import Column
 from antiphon.batch.decoding import decode_any_parts, lone_fields
-from antiphon.batch.layout import ENTRY, HEADER
+from antiphon.batch.layout import ENTRY, HEADER, IDENTIFIED_ROWS_MAX
 from antiphon.errors import ProtocolError
 from antiphon.values import ValueType
 
@@ -35,8 +36,8 @@ def refused(data: bytes | bytearray, complaint: str) -> None:
 @pytest.mark.parametrize(
     ("at", "code", "value", "complaint"),
     [
-        (0, "B", 0xB2, "version 0xb2"),
-        (1, "B", 1, "unknown flags 0x1"),
+        (0, "B", 0xB1, "version 0xb1"),
+        (1, "B", 1, "rules 0x1 has columns for 0x0"),
         (2, "B", 1, "codec 1"),
         (3, "B", 5, "no body is of kind 5"),
         (3, "B", 255, "kind of bodies is given twice, or not at all"),
@@ -53,7 +54,7 @@ def refused(data: bytes | bytearray, complaint: str) -> None:
         (14, "H", 60_000, "a block that ends at"),
         (32, "Q", 2**64 - 2, "do not fit 64 bits"),
         (40, "q", -1, "time -1"),
-        (48, "B", 13, "no batch has a column 13 of type 9, flags 0"),
+        (48, "B", 15, "no batch has a column 15 of type 9, flags 0"),
         (48, "B", 11, "has no bodies"),
         (49, "B", 10, "no batch has a column 0 of type 10"),
         (49, "B", 8, "column BODY of a batch is of type STR"),
@@ -100,12 +101,12 @@ def entry_of(data: bytearray, id: int) -> int:
         (3, 4, 4, "4 bytes for 3 rows of type I8"),
         (7, 0, 2, "column TIMESTAMP"),
         (7, 0, 3, "column PRIORITY of a batch"),
-        (12, 0, 1, "column BODY_KIND"),
-        (12, 1, 10, "of type 10"),
-        (12, 1, 1, "6 bytes for 3 rows of type BOOL"),
-        (12, 3, 4, "not as long as announced"),
-        (12, 3, 6, "is not an identifier"),
-        (12, 3, 0, "is not an identifier"),
+        (13, 0, 1, "column BODY_KIND"),
+        (13, 1, 10, "of type 10"),
+        (13, 1, 1, "6 bytes for 3 rows of type BOOL"),
+        (13, 3, 4, "not as long as announced"),
+        (13, 3, 6, "is not an identifier"),
+        (13, 3, 0, "is not an identifier"),
     ],
 )
 def test_a_lie_in_the_directory_is_found(id: int, offset: int, value: int, complaint: str) -> None:
@@ -190,7 +191,7 @@ def test_more_names_than_a_batch_may_have_are_refused() -> None:
 @pytest.mark.parametrize(
     ("blob", "complaint"),
     [
-        (struct.pack("<I", 129) + b"\1\0\0\0a\0" * 129, "129 properties are more than the 128 allowed"),
+        (struct.pack("<I", 137) + b"\1\0\0\0a\0" * 137, "137 properties are more than the 128 allowed"),
         (struct.pack("<II", 2, 1) + b"a\0\1\0\0\0a\0", "the same property twice"),
         (struct.pack("<II", 1, 1) + b"a\1\2", "neither 0 nor 1"),
         (struct.pack("<II", 1, 1) + b"a\0\0", "do not end where they should"),
@@ -289,3 +290,78 @@ def test_less_or_more_than_a_batch_of_one_body_is_none(size: int) -> None:
 @pytest.mark.parametrize("other", [plain(), rich()])
 def test_other_batches_are_not_taken_for_one_of_one_body(other: bytearray) -> None:
     assert lone_body(memoryview(other)) is None
+
+
+def identified(*ids: bytes | None) -> bytearray:
+    builder = BatchBuilder()
+    for id in ids:
+        builder.add(b"", timestamp_ms=5, dedup_id=id)
+    return bytearray(builder.build(7, 1).encode())
+
+
+def test_an_id_without_bytes_is_found() -> None:
+    data = identified(b"a", None, b"b")
+    # The offsets of the ids: row 0 has one byte, row 1 none, row 2 one.
+    at = data.index(struct.pack("<4i", 0, 1, 1, 2))
+    struct.pack_into("<4i", data, at, 0, 2, 2, 2)
+    refused(data, "an application's id of a message is empty")
+
+
+def test_an_id_that_is_too_long_is_found() -> None:
+    data = identified(b"a" * 255, b"b")
+    at = data.index(struct.pack("<3i", 0, 255, 256))
+    struct.pack_into("<3i", data, at, 0, 256, 256)
+    refused(data, "a value in a batch is longer than 255 bytes")
+
+
+def test_a_batch_of_many_rows_has_no_ids() -> None:
+    many = BatchBuilder()
+    for _ in range(IDENTIFIED_ROWS_MAX):
+        many.add(b"", timestamp_ms=5, dedup_id=b"a")
+    assert many.is_full
+    with mock.patch("antiphon.batch.builder.IDENTIFIED_ROWS_MAX", IDENTIFIED_ROWS_MAX + 1):
+        many.add(b"", timestamp_ms=5, dedup_id=b"a")
+    refused(many.build(7, 1).encode(), "a batch of 1025 rows with ids; 1024 are allowed")
+
+
+def taken() -> bytearray:
+    """Rows 1, 3 and 4; their offsets are the last column."""
+    batch = Batch.of_bodies([bytes([row]) for row in range(6)], producer=7, first_number=1, timestamp_ms=5)
+    return bytearray(batch.take([1, 3, 4]).encode())
+
+
+OFFSETS_AT = 48 + 2 * 8 + 16 + 8
+
+
+@pytest.mark.parametrize(
+    ("at", "code", "value", "complaint"),
+    [
+        (OFFSETS_AT, "i", -1, "do not ascend within 65536 rows"),
+        (OFFSETS_AT + 4, "i", 3, "do not ascend"),
+        (OFFSETS_AT + 4, "i", 0, "do not ascend"),
+        (OFFSETS_AT + 8, "i", 65_536, "do not ascend"),
+        (32, "Q", 2**64 - 3, "do not fit 64 bits"),
+        (57, "B", 5, "column NUMBER_OFFSET of a batch is of type I64"),
+        (58, "B", 1, "column NUMBER_OFFSET of a batch is of type I32, flags 1"),
+        (59, "B", 1, "column NUMBER_OFFSET"),
+        (60, "I", 8, "8 bytes for 3 rows of type I32"),
+    ],
+)
+def test_a_lie_about_numbers_is_found(at: int, code: str, value: int, complaint: str) -> None:
+    data = taken()
+    assert struct.unpack_from("<3i", data, OFFSETS_AT) == (0, 2, 3)
+    struct.pack_into(f"<{code}", data, at, value)
+    refused(data, complaint)
+
+
+def test_the_offsets_of_numbers_come_once_and_last() -> None:
+    batch = Batch.decode(bytes(rich())).take([0, 2])
+    body, offsets = batch.column(ColumnId.BODY), Column.of_numbers(ValueType.I32, [0, 2])
+    assert body is not None
+    named = {"n": Column.of_numbers(ValueType.I64, [1, 2])}
+    twice = Batch(2, 7, 1, 5, 0, 0, body, {ColumnId.NUMBER_OFFSET: offsets}, {}, offsets)
+    refused(twice.encode(), "column NUMBER_OFFSET of a batch is out of order")
+    before = Batch(2, 7, 1, 5, 0, 0, body, {ColumnId.NUMBER_OFFSET: offsets}, named)
+    refused(before.encode(), "a property of a batch follows the offsets")
+    assert not Batch.decode(Batch(2, 7, 1, 5, 0, 0, body, {}, named).encode()).has_gaps
+    assert Batch.decode(Batch(2, 7, 1, 5, 0, 0, body, {}, named, offsets).encode()).has_gaps

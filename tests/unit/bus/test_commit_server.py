@@ -201,19 +201,19 @@ def test_a_heartbeat_is_answered_unless_a_higher_epoch_was_promised() -> None:
     assert booth.hear(beat, 1) == [Send(1, m.SealNack(NEW))], "also an idle sequencer hears that it is over"
 
 
-def test_the_answer_to_a_heartbeat_says_whether_the_journal_holds_what_checkpoints_would_free() -> None:
+def test_the_answer_to_a_heartbeat_tells_the_segments_while_checkpoints_would_free_some() -> None:
     booth = Booth(last=1)
-    for is_held in (True, False):
-        booth.step(SpaceHeld(is_held))
-        assert booth.hear(m.Heartbeat(OLD, 1, 0, 9, 0, True), 1) == [Send(1, m.HeartbeatAck(OLD, 9, is_held))]
+    for held in (7, 0):
+        booth.step(SpaceHeld(held))
+        assert booth.hear(m.Heartbeat(OLD, 1, 0, 9, 0, True), 1) == [Send(1, m.HeartbeatAck(OLD, 9, held))]
 
 
 def test_a_server_that_does_not_follow_yet_calls_for_no_checkpoint() -> None:
     """It takes none, and the sequencer gives only a few without new data: they were used up in vain."""
     booth = Booth(last=1)
-    booth.step(SpaceHeld(True))
+    booth.step(SpaceHeld(7))
     beat = m.Heartbeat(NEW, 1, 0, 9, 0, True)
-    assert m.HeartbeatAck(NEW, 9, False) in [one.message for one in booth.hear(beat, 3) if type(one) is Send]
+    assert m.HeartbeatAck(NEW, 9, 0) in [one.message for one in booth.hear(beat, 3) if type(one) is Send]
 
 
 def test_a_candidate_is_encouraged_only_when_no_heartbeat_was_heard_for_long() -> None:

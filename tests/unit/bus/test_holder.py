@@ -24,7 +24,7 @@ from antiphon.bus.holder import Holder
 from antiphon.bus.messages import NO_DIGEST, Place
 from antiphon.bus.ports import Location, Record
 from antiphon.errors import Damaged
-from antiphon.ids import Mid
+from antiphon.ids import U64_MAX, Mid
 from tests.stage import MemoryPayloads, data_of
 
 CONFIG = GroupConfig.of(
@@ -50,9 +50,9 @@ class Spotty(MemoryPayloads):
 class Counter:
     """A holder that stands at a stable checkpoint."""
 
-    def __init__(self, *found: KeptCheckpoint, stable_n: int = 8) -> None:
+    def __init__(self, *found: KeptCheckpoint, stable_n: int = 8, base_n: int = 0) -> None:
         self.payloads = Spotty()
-        self.server = CheckpointServer(CONFIG, 2, found, stable_n)
+        self.server = CheckpointServer(CONFIG, 2, found, stable_n, base_n)
         self.holder = Holder(CONFIG, 2, self.payloads, self.server)
 
     def step(self, *events: RoleEvent | m.BusMessage, at_ms: int = 0) -> list[RoleEffect]:
@@ -93,6 +93,16 @@ def test_what_is_fetched_stays_although_a_newer_one_is_stable_by_now() -> None:
     counter.server.note_stable(16, NEW.digest)
     assert counter.step(GET(8, 100)) == [ReadCheckpoint(8, 100, 100, 3)]
     assert counter.step(GET(0, 0)) == [told(NEW)], "whoever begins now gets the newer one"
+
+
+def test_the_checkpoint_with_which_its_own_log_begins_is_given_to_a_joiner_that_asks_for_it() -> None:
+    counter = Counter(OLD, NEW, stable_n=16, base_n=8)
+    assert counter.step(GET(0, 0)) == [told(NEW)]
+    assert counter.step(GET(8, U64_MAX)) == [HoldCheckpoints(8), told(OLD)]
+    assert counter.step(GET(8, 200)) == [ReadCheckpoint(8, 200, 50, 3)]
+    counter.server.note_base(16)
+    assert counter.server.at_base == NEW
+    assert Counter(OLD, NEW, stable_n=16, base_n=16).step(GET(8, U64_MAX)) == [told(NEW)]
 
 
 def test_it_stays_for_a_while_after_the_last_question_and_then_goes() -> None:

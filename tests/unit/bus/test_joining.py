@@ -54,6 +54,7 @@ from tests.unit.bus.test_holder import Spotty
 
 EPOCH = make_epoch(1, 1)
 N = 100
+BASE = 90
 TEXT = b"what the queues hold"
 _PLACE = Struct("<IIIQ")
 
@@ -76,19 +77,20 @@ def places_in(state: bytes | memoryview) -> tuple[Location, ...]:
 class Other:
     """A node with a stable checkpoint at n that refers to some envelopes."""
 
-    def __init__(self, config: GroupConfig, node: int, n: int = N, envelopes: int = 5) -> None:
+    def __init__(self, config: GroupConfig, node: int, n: int = N, envelopes: int = 5, base: int = 0) -> None:
         self.node = node
         self.payloads = Spotty()
         # The same envelopes lie elsewhere on every node.
         for filler in range(node):
             self._keep(1_000 + filler)
         places = b"".join(_PLACE.pack(*self._keep(pseq)) for pseq in range(1, envelopes + 1))
-        state = CheckpointState(n, ledger_at(n).encode(), TEXT[:16], places + TEXT)
-        self.files = {n: state.encode()}
-        self.digest = state.digest
-        self.server = CheckpointServer(
-            config, node, (KeptCheckpoint(n, state.digest, len(self.files[n])),), n
-        )
+        states = [
+            CheckpointState(at, ledger_at(at).encode(), TEXT[:16], places + TEXT) for at in (base, n) if at
+        ]
+        self.files = {state.n: state.encode() for state in states}
+        self.digest = states[-1].digest
+        found = [KeptCheckpoint(state.n, state.digest, len(self.files[state.n])) for state in states]
+        self.server = CheckpointServer(config, node, found, n, base)
         self.holder = Holder(config, node, self.payloads, self.server)
 
     def _keep(self, pseq: int) -> Location:
@@ -153,7 +155,7 @@ class Table:
         """The logs of the others begin beyond what is applied here."""
         self.tell()
         for node in self.others:
-            self.tell(Received(node, m.FetchIdReply((), 150, 90)))
+            self.tell(Received(node, m.FetchIdReply((), 150, BASE)))
         self.wait_ms(self.config.suspicion_ms)
 
     def _carry_out(self, effect: RoleEffect) -> None:
@@ -198,7 +200,7 @@ class Table:
             Entry(N + 1 + at, 1, kinds[at], Mid(1, EPOCH, at + 1), 0, NO_DIGEST, details[at])
             for at in range(6)
         ]
-        return m.FetchIdReply(tuple(entry for entry in entries if entry.first >= first)[:2], N + 6, 90)
+        return m.FetchIdReply(tuple(entry for entry in entries if entry.first >= first)[:2], N + 6, BASE)
 
     def _write(self, n: int, state: bytes) -> None:
         captured = StateCaptured(n, TEXT[:16], state, (1,))
@@ -253,7 +255,7 @@ def test_it_begins_when_no_log_reaches_back_and_asks_a_backup() -> None:
 def test_it_waits_while_the_member_still_gets_on() -> None:
     table = Table()
     table.tell()
-    table.tell(Received(2, m.FetchIdReply((), 150, 90)))
+    table.tell(Received(2, m.FetchIdReply((), 150, BASE)))
     table.wait_ms(400)
     table.member.applied = 5
     table.tell()
@@ -513,6 +515,21 @@ def test_one_holder_alone_is_believed_if_its_own_log_begins_there() -> None:
     table.tell(Received(2, m.SealOk(EPOCH, EPOCH, N, 150, N)))
     table.wait_ms(10_000)
     table.check_installed()
+
+
+def test_without_a_proof_the_checkpoint_with_which_the_log_of_the_holder_begins_is_taken() -> None:
+    """The base lags one checkpoint behind. No node leads without us, so nothing can be committed that would
+    prove the newest one.
+    """
+    table = Table()
+    table.others[2] = Other(table.config, 2, base=BASE)
+    table.says_stable = None
+    table.dead.append(1)
+    table.begin()
+    assert not table.seen(OpenState), "node 2 alone is not believed"
+    table.wait_ms(10_000)
+    assert table.seen(Installed) == [Installed(BASE, ledger_at(BASE).encode())]
+    assert table.member.applied == BASE
 
 
 def test_a_holder_that_differs_from_the_stable_one_is_told_of_and_not_followed() -> None:

@@ -279,18 +279,29 @@ def test_an_entry_takes_the_envelopes_that_wait_into_its_sync(is_together: bool)
     assert cellar.keeper.next_deadline_ns() > cellar.now_ns + QUICK * 3 // 4, "the next one waits anew"
 
 
-def test_envelopes_do_not_wait_unless_they_are_to_and_the_disk_is_quick() -> None:
+def test_envelopes_do_not_wait_unless_they_are_to() -> None:
     cellar = waiting_for_entries()
     cellar.ask(bus.DataWaits(False))
     last = cellar.write(data(1))
     assert [one.ticket.upto_index for one in cellar.syncs] == [last]
-    cellar.sync(DEFAULTS.stall_ns)
-    cellar.settle()
-    cellar.ask(bus.DataWaits(True))
+
+
+def test_on_a_slow_disk_too_an_entry_takes_its_envelope_into_its_sync() -> None:
+    cellar = waiting_for_entries()
     cellar.write(order(20))
     cellar.sync(DEFAULTS.stall_ns)
-    last = cellar.write(data(2))
-    assert [one.ticket.upto_index for one in cellar.syncs] == [last], "a slow disk gathers by itself"
+    cellar.settle()
+    cellar.write(data(1))
+    assert not cellar.syncs
+    last = cellar.write(order(21))
+    assert [one.ticket.upto_index for one in cellar.syncs] == [last]
+
+
+@pytest.mark.parametrize("too_many", [0, 1])
+def test_many_bytes_of_envelopes_do_not_wait(too_many: int) -> None:
+    cellar = waiting_for_entries()
+    cellar.write(data(1, DEFAULTS.in_place_bytes_max + too_many))
+    assert len(cellar.syncs) == too_many
 
 
 def test_the_end_of_a_sync_takes_the_envelopes_that_came_meanwhile_into_the_next() -> None:
@@ -414,16 +425,32 @@ def test_a_journal_that_is_too_long_is_told_and_comes_to_rest_when_checkpoints_a
         cellar.write(order(number))
         cellar.settle()
     cellar.wait(DEFAULTS.pulse_ns)
-    assert cellar.all_of(bus.SpaceHeld) == [bus.SpaceHeld(True)]
+    assert cellar.all_of(bus.SpaceHeld) == [bus.SpaceHeld(cellar.journal.segments_in_use)]
     assert cellar.segments > REST_SEGMENTS
     cellar.ask(checkpoint(59), checkpoint(60))
     cellar.settle()
     assert bus.CheckpointWritten(60) in cellar.told
     assert len(cellar.all_of(bus.SpaceHeld)) == 1, "the log still begins where it did"
     cellar.ask(bus.ReleaseSpace(59))
-    assert cellar.all_of(bus.SpaceHeld)[-1] == bus.SpaceHeld(False)
+    assert cellar.all_of(bus.SpaceHeld)[-1] == bus.SpaceHeld(0)
     cellar.wait(5 * DEFAULTS.pulse_ns)
     assert cellar.segments <= REST_SEGMENTS
+
+
+def test_a_journal_that_checkpoints_help_tells_that_it_has_fewer_segments() -> None:
+    """Else the sequencer, which takes a few checkpoints in vain, would give up before all is freed."""
+    cellar = Cellar()
+    for number in range(1, 60):
+        cellar.write(order(number))
+        cellar.settle()
+    cellar.wait(DEFAULTS.pulse_ns)
+    before = cellar.journal.segments_in_use
+    cellar.ask(checkpoint(20), checkpoint(21))
+    cellar.settle()
+    cellar.ask(bus.ReleaseSpace(20))
+    after = cellar.journal.segments_in_use
+    assert 2 < after < before
+    assert cellar.all_of(bus.SpaceHeld) == [bus.SpaceHeld(before), bus.SpaceHeld(after)]
 
 
 def test_a_checkpoint_frees_what_only_older_files_need_though_the_base_stays() -> None:

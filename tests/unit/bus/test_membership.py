@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.bus import messages as m
-from antiphon.bus.effects import Append, ConfigProposed, LogDamaged, OrderRecord, Received
+from antiphon.bus.effects import Append, ConfigProposed, Installed, LogDamaged, OrderRecord, Received
 from antiphon.bus.entries import QuantityDetail
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.ledger import Ledger
@@ -231,6 +231,46 @@ def test_a_server_votes_in_a_configuration_only_with_its_beginning_committed() -
     booth.step(learned(ticks(3, 3)[0]))
     booth.hear(seal, 3)
     assert sent(booth.sync()) == [m.SealOk(make_epoch(7, 3), 0, 0, 3, 3)], "no epoch of this one wrote it"
+
+
+def test_a_server_whose_checkpoint_knows_a_configuration_votes_once_its_log_holds_the_beginning() -> None:
+    """The checkpoint, taken behind 6, does not tell where the configuration began. Node 2 must not wait for
+    6: nobody can call 5 and 6 committed before a quorum votes, and this vote may be wanted for it."""
+    booth = Booth(last=1, committed=1)
+    second = grown(booth.config)
+    booth.server.reconfigure(second, 6, None)
+    seal = m.Seal(make_epoch(7, 3), 4, 2)
+    booth.hear(m.FetchIdReply(ticks(2, 3), 4, 0), 1)
+    booth.hear(seal, 3)
+    assert sent(booth.sync()) == [], "the beginning is missing"
+    booth.hear(m.FetchIdReply((config_entry(4, second),), 4, 0), 1)
+    assert booth.server.next_deadline_ns() is None, "nothing more is needed"
+    later = in_force(FIRST, ledger_of(None).encode(), booth.server.log, ledger_of(second), 6, LEARNED)
+    assert later == (second, 4), "a later life would say the same"
+    booth.hear(seal, 3)
+    assert sent(booth.sync()) == [m.SealOk(make_epoch(7, 3), 0, 0, 4, 4)]
+
+
+def test_an_earlier_configuration_in_the_log_is_no_beginning_of_this_one() -> None:
+    booth = Booth(last=1, committed=1)
+    second = grown(booth.config)
+    booth.server.reconfigure(grown(second), 6, None)
+    booth.hear(m.FetchIdReply((*ticks(2, 3), config_entry(4, second)), 4, 0), 1)
+    booth.hear(m.Seal(make_epoch(7, 3), 4, 3), 3)
+    assert sent(booth.sync()) == []
+
+
+def test_a_base_whose_ledger_knows_the_configuration_is_behind_its_beginning() -> None:
+    booth = Booth(last=1, committed=1)
+    second = grown(booth.config)
+    booth.server.reconfigure(second, 6, None)
+    seal = m.Seal(make_epoch(7, 3), 4, 2)
+    booth.step(Installed(3, ledger_of(None).encode()))
+    booth.hear(seal, 3)
+    assert sent(booth.sync()) == [], "the beginning may lie behind this base"
+    booth.step(Installed(4, ledger_of(second).encode()))
+    booth.hear(seal, 3)
+    assert sent(booth.sync()) == [m.SealOk(make_epoch(7, 3), 0, 4, 4, 4)]
 
 
 def test_a_log_of_the_last_configuration_ranks_below_all_of_this_one_whatever_its_epoch() -> None:

@@ -49,8 +49,10 @@ from tests.unit.bus.cluster import Cluster
 # wanted than acknowledgements, the acknowledgements do not speak for all of them.
 WITNESS = {"data_servers": (1, 2), "checkpoint_servers": (1, 2), "candidates": (1, 2)}
 MORE_COPIES = {"data_quantity": 3}
-# Commands in an envelope of 3,072 bytes, the largest that becomes part of a record of the order.
-COMMANDS_MAX = 48
+# An acknowledgement that alone makes an entry committed has no other copy behind it.
+ALONE = {"commit_quantity": 1, "data_quantity": 1, "seal_quantity": 3}
+# Commands in an envelope of 7,168 bytes, the largest that becomes part of a record of the order.
+COMMANDS_MAX = 112
 # Number 1 of the order opens the run of node 7.
 OPENED = Entry(1, 1, EntryKind.PRODUCER_OPEN, Mid(1, OLD, 1), 0, NO_DIGEST, OpenDetail(7, RUN).encode())
 
@@ -174,44 +176,57 @@ def test_other_groups_number_what_enough_data_servers_have_reported(settings: di
 # -- rule 2: what a commit server appends -----------------------------------------------------------
 
 
-def test_an_entry_is_written_together_with_its_envelope_and_acknowledged_after_the_sync() -> None:
-    bench, one = Bench(), data(1)
+@pytest.mark.parametrize("commands", [1, COMMANDS_MAX + 1])
+def test_an_entry_is_written_behind_its_envelope_and_bound_to_it(commands: int) -> None:
+    bench, one = Bench(), data(1, commands)
+    entry = entry_of(one, 2)
+    bench.arrive(one)
+    effects = bench.submit(entry)
+    assert order_in(effects) == [EntriesAppended(OLD, 1, (entry,))]
+    assert bound_in(effects) == [True]
+    assert sent(effects) == [], "nothing is durable yet"
+    assert bench.sync() == [Send(1, m.CommitAcknowledge(OLD, entry.last))]
+
+
+def bound_in(effects: list[RoleEffect]) -> list[bool]:
+    records = [effect.record for effect in effects if isinstance(effect, Append)]
+    return [one.bound for one in records if isinstance(one, OrderRecord)]
+
+
+@pytest.mark.parametrize("settings", [{}, ALONE])
+def test_an_entry_is_not_bound_to_an_envelope_that_is_durable(settings: dict[str, Any]) -> None:
+    bench, entry = Bench(**settings), entry_of(data(1), 2)
+    bench.arrive(data(1))
+    bench.sync()
+    effects = bench.submit(entry, tick(3))
+    assert order_in(effects) == [EntriesAppended(OLD, 1, (entry, tick(3)))]
+    assert bound_in(effects) == [False]
+
+
+def test_a_small_envelope_without_other_copies_becomes_part_of_the_record() -> None:
+    bench, one = Bench(**ALONE), data(1, COMMANDS_MAX)
     entry = entry_of(one, 2)
     bench.arrive(one)
     effects = bench.submit(entry)
     assert order_in(effects) == [EntriesAppended(OLD, 1, (entry,), ((0, one.payload),))]
-    assert sent(effects) == [], "nothing is durable yet"
-    assert bench.sync() == [Send(1, m.CommitAcknowledge(OLD, 2))]
+    assert bound_in(effects) == [False]
 
 
-def test_an_envelope_that_is_durable_is_not_written_again() -> None:
-    bench, entry = Bench(), entry_of(data(1), 2)
-    bench.arrive(data(1))
-    bench.sync()
-    assert order_in(bench.submit(entry)) == [EntriesAppended(OLD, 1, (entry,))]
-
-
-def test_a_small_envelope_becomes_part_of_the_record() -> None:
-    bench, one = Bench(), data(1, COMMANDS_MAX)
-    entry = entry_of(one, 2)
-    bench.arrive(one)
-    assert order_in(bench.submit(entry)) == [EntriesAppended(OLD, 1, (entry,), ((0, one.payload),))]
-
-
-def test_an_entry_waits_until_its_large_envelope_is_durable_and_all_behind_it() -> None:
-    bench, one = Bench(), data(1, COMMANDS_MAX + 1)
+def test_the_entry_of_a_large_envelope_without_other_copies_waits_until_it_is_durable() -> None:
+    bench, one = Bench(**ALONE), data(1, COMMANDS_MAX + 1)
     entry = entry_of(one, 2)
     behind = tick(entry.last + 1)
     bench.arrive(one)
     assert bench.submit(entry, behind) == []
     effects = bench.sync()
     assert order_in(effects) == [EntriesAppended(OLD, 1, (entry, behind))]
+    assert bound_in(effects) == [False]
     assert sent(effects) == [], "the entry is not durable yet"
     assert bench.sync() == [Send(1, m.CommitAcknowledge(OLD, behind.last))]
 
 
 def test_the_envelopes_of_one_record_share_its_room() -> None:
-    bench, one, two = Bench(), data(1, COMMANDS_MAX), data(2)
+    bench, one, two = Bench(**ALONE), data(1, COMMANDS_MAX), data(2)
     first, second = entry_of(one, 2), entry_of(two, 2 + COMMANDS_MAX)
     bench.arrive(one, two)
     effects = bench.submit(first, second)
@@ -219,8 +234,8 @@ def test_the_envelopes_of_one_record_share_its_room() -> None:
     assert order_in(bench.sync()) == [EntriesAppended(OLD, first.last, (second,))]
 
 
-def test_an_envelope_that_is_not_in_memory_is_waited_for() -> None:
-    bench, entry = Bench(cached_bytes_max=0), entry_of(data(1), 2)
+def test_an_envelope_that_is_not_in_memory_becomes_no_part_of_a_record() -> None:
+    bench, entry = Bench(cached_bytes_max=0, **ALONE), entry_of(data(1), 2)
     bench.arrive(data(1))
     assert bench.submit(entry) == []
     assert order_in(bench.sync()) == [EntriesAppended(OLD, 1, (entry,))]
@@ -234,7 +249,7 @@ def test_an_entry_without_its_envelope_waits_and_all_behind_it(is_planted: bool)
     assert bool(effects) == is_planted, "the server would acknowledge what its node does not hold"
     if not is_planted:
         effects = bench.arrive(one)
-        assert order_in(effects) == [EntriesAppended(OLD, 1, (entry, behind), ((0, one.payload),))]
+        assert order_in(effects) == [EntriesAppended(OLD, 1, (entry, behind))]
         assert bench.sync() == [Send(1, m.CommitAcknowledge(OLD, 3))]
 
 
@@ -244,21 +259,15 @@ def test_entries_before_the_first_that_lacks_its_envelope_do_not_wait() -> None:
     assert bench.sync() == [Send(1, m.CommitAcknowledge(OLD, 2))]
 
 
-@pytest.mark.parametrize("commands", [1, COMMANDS_MAX + 1])
-def test_a_replica_appends_an_entry_in_the_step_in_which_its_envelope_suffices(commands: int) -> None:
-    """In the step in which a small envelope arrives, or a large one becomes durable."""
+def test_a_replica_appends_an_entry_in_the_step_in_which_its_envelope_arrives() -> None:
     config = GroupConfig.of("main", (1, 2, 3))
     replica = Replica(config, 2, RUN, MemoryPayloads(), JournalCounter())
-    one = data(1, commands)
+    one = data(1)
     entry = entry_of(one, 2)
     replica.step(0, [Received(1, m.EpochStart(OLD, 1, (), 0))])
     replica.step(0, [Received(1, m.CommitSubmit(OLD, 0, (OPENED, entry), 0))])
     effects = replica.step(0, [Received(7, one)])
-    if commands == 1:
-        assert written(effects) == [1, EntriesAppended(OLD, 1, (entry,), ((0, one.payload),))]
-    else:
-        assert written(effects) == [1]
-        assert written(replica.step(0, [Synced(3)])) == [EntriesAppended(OLD, 1, (entry,))]
+    assert written(effects) == [1, EntriesAppended(OLD, 1, (entry,))]
 
 
 def test_an_envelope_with_another_content_is_not_the_one_of_the_entry() -> None:

@@ -16,6 +16,7 @@ from antiphon.bus.effects import (
     EnvelopeUncertain,
     Multicast,
     Received,
+    RunOver,
     Send,
 )
 from antiphon.bus.entries import FenceDetail, OpenDetail
@@ -316,6 +317,23 @@ def test_a_fence_while_nothing_is_on_the_way_opens_the_next_run_when_it_is_neede
     assert opens(door.commit(fence_of(door, 4))) == []
     (varied,) = opens(door.submit(2))
     assert varied != RUN, "were the fence void, an OPEN of the same id would give out ids a second time"
+
+
+def runs_over(effects: list[Effect]) -> int:
+    return len([effect for effect in effects if isinstance(effect, RunOver)])
+
+
+def test_that_a_fence_stands_behind_its_run_is_told_once() -> None:
+    door = Door()
+    (data,) = door.open(1)
+    door.commit(door.numbered(data))
+    assert runs_over(door.commit(fence_of(door, 4))) == 1, "nothing is on the way"
+    (varied,) = opens(door.submit(2))
+    (data,) = sent(effects := door.commit(door.opened(varied)))
+    assert runs_over(effects) == 0, "this run begins"
+    (varied,) = opens(effects := door.commit(fence_of(door, door.producer.pe)))
+    assert runs_over(effects) == 0, "something is on the way, and the fence may be void"
+    assert runs_over(door.commit(door.opened(varied))) == 1
 
 
 def test_an_answer_to_an_open_of_before_is_not_one_to_the_present_open() -> None:

@@ -17,7 +17,7 @@ from antiphon.bus.effects import (
 )
 from antiphon.bus.entries import FenceDetail, OpenDetail, QuantityDetail, StableDetail
 from antiphon.bus.group import MS, GroupConfig
-from antiphon.bus.marking import MARK_LOST_MS, MARKS_APART_MS
+from antiphon.bus.marking import MARK_LOST_MS, MARKS_APART_MS, MARKS_IN_VAIN_MAX
 from antiphon.bus.messages import EntryKind, NackReason, ServerStatus
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.reign import Laggards
@@ -451,7 +451,7 @@ def test_a_journal_that_holds_space_calls_for_a_checkpoint_though_nothing_is_sai
     chair = Chair()
     chair.lead()
     chair.open()
-    held = m.HeartbeatAck(chair.epoch, 10_000, True)
+    held = m.HeartbeatAck(chair.epoch, 10_000, 7)
     assert submitted(chair.hear(held)) == [[(3, EntryKind.CHECKPOINT_MARK)]]
     assert submitted(chair.hear(held)) == [], "one is on its way"
     chair.acknowledge(3)
@@ -462,11 +462,39 @@ def test_a_journal_that_holds_space_calls_for_a_checkpoint_though_nothing_is_sai
     assert submitted(chair.hear(held)) == [[(5, EntryKind.CHECKPOINT_MARK)]]
 
 
+def marks_for(chair: Chair, held: m.HeartbeatAck) -> int:
+    """Let every checkpoint become stable that held space calls for; how many there were."""
+    for count in range(MARKS_IN_VAIN_MAX + 2):
+        chair.now_ns += MARKS_APART_MS * MS
+        marks = submitted(chair.hear(held))
+        if not marks:
+            return count
+        ((number, kind),) = marks[0]
+        assert kind is EntryKind.CHECKPOINT_MARK
+        chair.acknowledge(number)
+        chair.hear(a_checkpoint(number))
+        chair.acknowledge(number + 1)
+    raise AssertionError("one mark follows the other for ever")
+
+
+def test_entries_without_data_fill_a_journal_too_and_call_for_checkpoints_again() -> None:
+    chair = Chair()
+    chair.lead()
+    chair.open()
+    held = m.HeartbeatAck(chair.epoch, 10_000, 7)
+    assert marks_for(chair, held) == MARKS_IN_VAIN_MAX
+    assert marks_for(chair, held) == 0, "these do not help"
+    (((number, kind),),) = submitted(chair.hear(m.ProducerOpen(1, bytes(16))))
+    assert kind is EntryKind.PRODUCER_OPEN
+    chair.acknowledge(number)
+    assert marks_for(chair, held) == MARKS_IN_VAIN_MAX
+
+
 def test_a_checkpoint_server_that_took_no_checkpoint_is_given_time_before_the_next_mark() -> None:
     chair = Chair(nodes=(1, 2, 3), commit_servers=(1,), commit_quantity=1, seal_quantity=1, candidates=(1,))
     chair.lead()
     chair.open()
-    held = m.HeartbeatAck(chair.epoch, 10_000, True)
+    held = m.HeartbeatAck(chair.epoch, 10_000, 7)
     assert submitted(chair.hear(held)) == [[(3, EntryKind.CHECKPOINT_MARK)]]
     chair.acknowledge(3)
     chair.hear(a_checkpoint(3), 2)

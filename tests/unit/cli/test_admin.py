@@ -118,6 +118,21 @@ def test_destinations_tell_whose_are_missing(
     assert out.splitlines()[-1] == "no answer from mm-a-2"
 
 
+def test_temporary_destinations_are_counted_and_shown_if_asked_for(
+    answers: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers["destinations"] = [
+        {**DESTINATIONS[0], "name": name, "temporary": "_TEMP" in name}
+        for name in ("queue:orders", "queue:_TEMP.a.7", "queue:_TEMP.a.9")
+    ]
+    assert main(["admin", "destinations"]) == 0
+    out = capsys.readouterr().out
+    assert "queue:orders" in out and "_TEMP" not in out
+    assert "2 temporary, which --temporary shows" in out
+    assert main(["admin", "destinations", "--temporary"]) == 0
+    assert "queue:_TEMP.a.9" in capsys.readouterr().out
+
+
 def test_json_is_what_the_system_says(answers: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["admin", "status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == STATUS

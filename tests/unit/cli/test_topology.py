@@ -146,7 +146,7 @@ def test_init_writes_all_that_nodes_on_several_machines_need(
         assert one["first_start"] in starts and one["start"] in starts
         assert one["first_start"].endswith("--format") == (not one["name"].startswith("cm"))
         assert "--format" not in one["start"]
-    assert "whoever reaches these addresses" in starts
+    assert "may read and write everything" in starts
 
 
 def test_nodes_of_one_machine_have_ports_of_their_own(
@@ -172,7 +172,7 @@ def test_nodes_of_one_machine_have_ports_of_their_own(
     assert spec.servers == ["127.0.0.1:8000", "127.0.0.1:8001"]
     ports = [port for node in spec.nodes for port in node.bus.values()]
     assert ports == list(range(9000, 9000 + 2 * 2 + 6))
-    assert "whoever reaches" not in (tmp_path / "c" / "START").read_text()
+    assert "may read and write everything" not in (tmp_path / "c" / "START").read_text()
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ class FakeServer:
     sure_ms: int = 0
     assures: bool = True  # it answers whose the messages are
     is_mute: bool = False  # it hears, and says nothing
+    lets_go: bool = True  # it closes the socket of a client that said Goodbye
     url: str = ""
     heard: list[frames.ClientFrame] = field(default_factory=list)
     commands: list[tuple[CommandHeader, Any]] = field(default_factory=list)
@@ -84,6 +85,7 @@ class FakeServer:
     sequence: int = 0
     expired: set[int] = field(default_factory=set)  # sessions that the channels have forgotten
     places: dict[str, str] = field(default_factory=dict)  # the channels of destinations elsewhere
+    has_subscriptions: bool = False  # who looks for a subscription finds it, in the usual channel
     uncommitted: dict[tuple[int, int], list[TransactedPublish]] = field(default_factory=dict)
     _names: dict[str, int] = field(default_factory=dict)
     _stored: dict[tuple[int, str, int], ConfirmItem] = field(default_factory=dict)
@@ -167,6 +169,8 @@ class FakeServer:
                     peer.say(welcome)
             case frames.SessionOpen() if frame.session in self.expired and frame.channels:
                 peer.say(frames.Failed(request=frame.request, code="local.session_closed", text="expired"))
+            case frames.SubscriptionFind() if not frame.ends and not self.has_subscriptions:
+                peer.say(frames.Failed(request=frame.request, code="subscription.unknown", text="none"))
             case (
                 frames.SessionOpen()
                 | frames.DestinationOpen()
@@ -224,6 +228,8 @@ class FakeServer:
                     )
             case frames.Ping():
                 peer.say(frames.Pong(nonce=frame.nonce))
+            case frames.Goodbye() if self.lets_go:
+                peer.transport.close()
 
     def _found(
         self,
@@ -326,7 +332,7 @@ class FakeServer:
             case Acknowledge():
                 self._acknowledge(payload.ranges)
             case Return():
-                self._return(payload.ranges)
+                self._return(payload.ranges, is_counted=payload.counted)
         self.sequence += 1
 
     def _acknowledge(self, numbers: Ranges) -> None:
@@ -335,7 +341,7 @@ class FakeServer:
             for number in numbers.numbers():
                 consumer.holds.pop(number, None)
 
-    def _return(self, numbers: Ranges) -> None:
+    def _return(self, numbers: Ranges, *, is_counted: bool) -> None:
         for consumer in list(self.consumers.values()):
             given = {number: row for number, row in consumer.holds.items() if number in numbers}
             if given:
@@ -343,7 +349,7 @@ class FakeServer:
                     number: row for number, row in consumer.holds.items() if number not in given
                 }
                 former = Consumer(0, 0, consumer.destination, 0, 0, consumer.peer, holds=given)
-                self._give_back(former, seen_through=consumer.delivered)
+                self._give_back(former, seen_through=consumer.delivered if is_counted else 0)
 
     def store(self, destination: int, batch: Batch) -> None:
         queue = self.ready.setdefault(destination, deque())

@@ -13,21 +13,25 @@ import antiphon
 from antiphon import blocking
 
 PUBLIC = {
-    "Connection": "admin close closed on_lost on_resumed ranges session staging state",
+    "Connection": (
+        "admin close closed is_started on_error on_lost on_resumed ranges session staging start state stop"
+    ),
     "Session": (
-        "ack browse close closed commit consumer producer recover rollback run_transaction transaction "
-        "unsubscribe"
+        "ack browse close closed commit consumer delete_temporary producer recover reply request rollback "
+        "run_transaction temporary_queue temporary_topic transaction unstored unsubscribe"
     ),
     "Producer": "close destination is_blocked send send_batches send_many try_send unblocked",
     "Consumer": "close closed destination receive receive_many",
     "Message": (
-        "ack body body_bytes channel correlation_id deliver_at delivery_count destination expires key "
-        "message_id persistent priority properties redelivered reply_to sequence timestamp type"
+        "ack body body_bytes channel correlation_id dedup_id deliver_at delivery_count destination expires "
+        "key message_id persistent priority properties redelivered reject reply_to sequence timestamp type"
     ),
-    "Receipt": "channel message_id sequence",
-    "Receipts": "channel count index",
-    "Row": "body correlation_id count index key persistent priority properties reply_to type",
-    "Admin": "create destinations digests holds status",
+    "Receipt": "channel duplicate message_id sequence",
+    "Receipts": "channel count duplicates index",
+    "Row": (
+        "body correlation_id count dedup_id delay index key persistent priority properties reply_to ttl type"
+    ),
+    "Admin": "change consumers create dead delete destinations digests holds move purge retry status",
     "Staging": "abort application close closed commit stage writer",
     "StagedPart": "application channels id messages pieces",
     "Ranges": (

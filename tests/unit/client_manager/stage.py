@@ -189,6 +189,9 @@ class Stage:
     def connect(self, conn: int = 1, user: str = "ann", client_id: str = "") -> None:
         self.step(ConnectionOpened(conn, "peer"))
         self.say(conn, frames.Hello(user=user, password="", client_id=client_id))
+        if client_id:
+            self.confirm_all()
+            self.effects.clear()
 
     def lose(self, conn: int = 1) -> list[Effect]:
         return self.step(ConnectionLost(conn))

@@ -20,6 +20,7 @@ from antiphon.bus.messages import (
     Taker,
     Target,
     Unregister,
+    offsets_of,
 )
 from antiphon.client_manager.effects import (
     ChannelEvent,
@@ -28,7 +29,7 @@ from antiphon.client_manager.effects import (
     WriteBlocked,
     WriteUnblocked,
 )
-from antiphon.errors import ConsumerClosed, SessionClosed
+from antiphon.errors import ConsumerClosed, InvalidSelector, SessionClosed
 from antiphon.ranges import Ranges
 from antiphon.wire import frames
 from antiphon.wire.commands import CommandKind, Outcome, OutcomeCode, Return
@@ -131,6 +132,37 @@ def test_a_consumer_in_a_channel_that_does_not_exist_is_a_breach() -> None:
     assert "there is no channel 'b'" in stage.goodbye().text
 
 
+def test_a_selector_goes_with_every_registration() -> None:
+    stage = Stage()
+    stage.connect()
+    session = stage.open_session()
+    stage.say(1, replace(stage.consumer_open(session), selector="n = 1"))
+    stage.confirm()
+    assert [register.selector for register in stage.to_primary(Register)] == ["n = 1"]
+    stage.new_term(2)
+    assert {register.selector for register in stage.to_primary(Register)} == {"n = 1"}
+    assert stage.to_primary(Register)[-1].term == 2
+
+
+def test_a_text_that_is_no_selector_is_refused_with_its_place() -> None:
+    stage = Stage()
+    stage.connect()
+    session = stage.open_session()
+    stage.say(1, replace(stage.consumer_open(session), selector="n = "))
+    (failed,) = stage.heard_of(frames.Failed)
+    assert failed.code == InvalidSelector.code
+    assert "column 5" in failed.text
+    assert stage.manager.consumer_count == 0
+
+
+def test_a_topics_consumer_has_the_selector_of_its_subscription() -> None:
+    stage = Stage()
+    stage.connect()
+    session = stage.open_session()
+    stage.say(1, replace(stage.consumer_open(session, subscription=8), selector="n = 1"))
+    assert "that of its subscription" in stage.goodbye().text
+
+
 def test_consumers_of_a_session_are_bounded() -> None:
     stage = Stage(consumers_max=2)
     stage.connect()
@@ -160,6 +192,35 @@ def test_a_delivery_is_passed_on_without_joining_its_batches() -> None:
     assert (frame.term, frame.first_delivery) == (1, 1)
     assert [(each.first_sequence, each.redelivery_count) for each in frame.pieces] == [(40, 0), (50, 2)]
     assert Batch.decode(frame.pieces[0].batch).bodies() == [b"a", b"b"]
+
+
+def scattered(first: int, rows: list[int], redelivered: int = 0) -> Piece:
+    """Rows that were taken here and there from a batch, whose first row has this number."""
+    batch = Batch.of_bodies([b"x"] * (rows[-1] + 1), producer=9, first_number=1, timestamp_ms=1).take(rows)
+    offsets = offsets_of([first + row for row in rows])
+    return Piece(first + rows[0], len(rows), redelivered, batch.buffers(), offsets)
+
+
+def test_a_primary_hears_which_rows_a_consumer_has_that_were_taken_here_and_there() -> None:
+    stage, session, key = attached()
+    stage.tell(deliver(key, 1, scattered(40, [1, 2, 5]), piece(50, [b"c"])))
+    (frame,) = stage.heard_of(frames.Deliver)
+    assert Batch.decode(frame.pieces[0].batch).runs() == [(0, 2, 0), (2, 3, 4)]
+    stage.tell(deliver(key, 5, scattered(60, [0, 3])))
+    assert stage.heard_of(frames.Deliver)[-1].first_delivery == 5
+    stage.say(1, acknowledge(session, 1, (42, 43), (60, 61)))
+    stage.confirm()
+    stage.new_term(2)
+    held = Ranges([(41, 42), (45, 46), (50, 51), (63, 64)])
+    assert stage.to_primary(Register)[-1].held == held
+
+
+def test_only_the_rows_that_came_again_are_void() -> None:
+    stage, session, key = attached()
+    stage.tell(deliver(key, 1, scattered(40, [0, 2, 4])))
+    stage.tell(deliver(key, 4, scattered(40, [1, 4], 1)))
+    lost = Ranges([(41, 42), (44, 45)])
+    assert lost_told(stage) == [frames.ConsumerLost(session=session, consumer=1, lost=lost)]
 
 
 def test_a_delivery_said_twice_is_passed_on_once() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from antiphon.bus.effects import LoadChanged
@@ -101,7 +103,7 @@ def test_a_missing_destination_is_not_made_unasked() -> None:
         ("queue:", InvalidName.code, "0 bytes"),
         ("queue:a\nb", InvalidName.code, "control character"),
         ("queue:" + "x" * 256, InvalidName.code, "256 bytes"),
-        ("queue:_DMQ", InvalidName.code, "system's own"),
+        ("queue:_LOG", InvalidName.code, "system's own"),
         ("topic:", InvalidName.code, "0 bytes"),
     ],
 )
@@ -194,6 +196,18 @@ def test_a_new_destination_is_placed_on_the_least_loaded_channel_and_made_there(
     # What was just placed counts, though the channel has not told of it yet.
     stage.say(1, destination_open(2, "queue:newer"))
     assert ordered(stage) == [("a", PlaceDestination(name="queue:newer", channel="c"))]
+
+
+@pytest.mark.parametrize("loads", [(), (900, 500, 500)])
+def test_a_burst_of_new_names_is_spread_over_the_channels(loads: tuple[int, ...]) -> None:
+    """All names that came before the first was placed went to one channel."""
+    stage = clustered()
+    for channel, load in zip(CHANNELS, loads, strict=False):
+        stage.tell(LoadChanged(load), channel=channel)
+    stage.say(1, *(destination_open(at, f"queue:{at}") for at in range(1, 61)))
+    places = Counter(command.channel for _, command in ordered(stage) if type(command) is PlaceDestination)
+    assert places.total() > 20
+    assert max(places[channel] for channel in CHANNELS) - min(places[channel] for channel in CHANNELS) <= 1
 
 
 def test_a_channel_that_nobody_serves_is_given_nothing() -> None:
@@ -373,13 +387,13 @@ def test_equal_ids_of_two_channels_are_two_destinations() -> None:
 
 
 def find(session: int, request: int = 9) -> frames.SubscriptionFind:
-    return frames.SubscriptionFind(request=request, session=session, name="audit")
+    return frames.SubscriptionFind(request=request, session=session, name="audit", ends=True)
 
 
 def test_a_durable_subscription_is_looked_for_in_all_channels() -> None:
     stage = clustered()
     session = stage.open_session()
-    there = {"subscription": 77, "destination": 5, "channel": "c", "sessions": []}
+    there = {"subscription": 77, "destination": 5, "channel": "c", "consumers": [], "locked": False}
     stage.subscriptions["", "audit"] = there
     stage.say(1, find(session))
     stage.confirm_all()
@@ -392,7 +406,13 @@ def test_a_subscription_that_is_found_is_not_kept_back_by_a_silent_channel() -> 
     stage = clustered()
     session = stage.open_session()
     stage.silent = {"a"}
-    stage.subscriptions["", "audit"] = {"subscription": 7, "destination": 5, "channel": "c", "sessions": []}
+    stage.subscriptions["", "audit"] = {
+        "subscription": 7,
+        "destination": 5,
+        "channel": "c",
+        "consumers": [],
+        "locked": False,
+    }
     stage.say(1, find(session))
     stage.confirm_all()
     assert stage.heard_of(frames.SubscriptionFound)[0].channel == "c"
@@ -415,7 +435,61 @@ def test_that_there_is_no_subscription_is_said_only_when_all_have_said_so() -> N
 def test_whether_a_subscription_is_in_use_only_the_primary_knows() -> None:
     stage = clustered()
     session = stage.open_session()
-    stage.subscriptions["", "audit"] = {"subscription": 7, "destination": 5, "channel": "c", "sessions": None}
+    stage.subscriptions["", "audit"] = {
+        "subscription": 7,
+        "destination": 5,
+        "channel": "c",
+        "consumers": None,
+    }
     stage.say(1, find(session))
     (failed,) = stage.heard_of(frames.Failed)
     assert (failed.code, "no primary" in failed.text) == ("subscription.unavailable", True)
+
+
+# -- temporary destinations --------------------------------------------------------------------------
+
+
+def test_a_temporary_name_says_its_channel_and_is_asked_for_there_each_time() -> None:
+    stage = Stage(["a", "b"])
+    stage.connect()
+    stage.directory["queue:_TEMP.b.7"] = 7
+    stage.placements["queue:_TEMP.b.7"] = "b"  # as the stage knows where a name lives
+    for request in (1, 2):
+        stage.say(1, destination_open(request, "queue:_TEMP.b.7"))
+    opened = stage.heard_of(frames.DestinationOpened)
+    assert [(one.request, one.destination, one.channel) for one in opened] == [(1, 7, "b"), (2, 7, "b")]
+    assert stage.asked == [{"question": "destination", "name": "queue:_TEMP.b.7"}] * 2, "and no placement"
+
+
+@pytest.mark.parametrize("name", ["queue:_TEMP.b.7", "queue:_TEMP.elsewhere.7", "topic:_TEMP.7"])
+def test_a_temporary_destination_that_is_gone_is_not_made_by_its_name(name: str) -> None:
+    stage = Stage(["a", "b"])
+    stage.connect()
+    stage.say(1, destination_open(1, name))
+    (failed,) = stage.heard_of(frames.Failed)
+    assert failed.code == "destination.unknown"
+    assert failed.text == f"there is no destination {name} any more: it lived with the session that made it"
+    assert stage.submitted == []
+
+
+def test_a_session_is_told_the_channel_for_its_temporary_destination_when_that_knows_it() -> None:
+    stage = Stage(["a", "b"])
+    stage.connect()
+    session = stage.open_session()
+    for channel, load in (("a", 5 << 20), ("b", 1 << 20)):
+        stage.tell(LoadChanged(load), channel=channel)
+    wish = frames.DestinationOpen(request=9, name="queue:_TEMP", create=True, session=session)
+    stage.say(1, wish)
+    assert stage.heard_of(frames.DestinationOpened) == []
+    stage.confirm()
+    (opened,) = stage.heard_of(frames.DestinationOpened)
+    assert (opened.request, opened.destination, opened.channel) == (9, 0, "b")
+
+
+@pytest.mark.parametrize("name", ["queue:_TEMP.a.7", "queue:_TEMP"])
+def test_no_client_chooses_a_temporary_name(name: str) -> None:
+    stage = Stage()
+    stage.connect()
+    stage.say(1, frames.DestinationCreate(request=1, name=name, settings="{}"))
+    (failed,) = stage.heard_of(frames.Failed)
+    assert failed.code == InvalidName.code

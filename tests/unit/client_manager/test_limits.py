@@ -46,6 +46,7 @@ def test_the_longest_names_are_welcome() -> None:
     stage = Stage()
     stage.step(ConnectionOpened(1, "peer"))
     stage.say(1, frames.Hello(user="u" * 255, password="p" * 10_000, client_id="c" * 255))
+    stage.confirm_all()
     assert stage.heard_of(frames.Welcome)
 
 

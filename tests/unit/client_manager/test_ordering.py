@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from antiphon.batch import Batch
 from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed, EnvelopeUncertain
 from antiphon.client_manager.effects import PauseReading, ResumeReading, SubmitEnvelope
 from antiphon.errors import ProtocolError
@@ -23,6 +24,7 @@ from antiphon.wire.commands import (
     OutcomeCode,
     Return,
     encode_command,
+    publish_buffers,
 )
 from tests.unit.client_manager.stage import (
     CHANNEL,
@@ -78,6 +80,12 @@ def cut_batch(session: int) -> bytes:
     return data[:4] + shorter + data[8:-8]
 
 
+def scattered_batch(session: int) -> bytes:
+    """A batch whose rows were taken here and there, as none is stored."""
+    batch = Batch.of_bodies([b"a", b"b", b"c"], producer=session, first_number=1, timestamp_ms=1).take([0, 2])
+    return b"".join(publish_buffers(session, 1, 1, 0, KNOWN, 1, batch.buffers(), 2))
+
+
 BREACHES: dict[str, tuple[Callable[[int], frames.Command], str]] = {
     "no channel": (lambda s: raw(publish_bytes(s), "nowhere"), "no channel 'nowhere'"),
     "empty": (lambda s: raw(b""), "no command"),
@@ -86,6 +94,7 @@ BREACHES: dict[str, tuple[Callable[[int], frames.Command], str]] = {
     "two commands": (lambda s: raw(publish_bytes(s) * 2), "more than one command"),
     "a damaged batch": (lambda s: raw(damaged_batch(s)), ""),
     "a batch cut short": (lambda s: raw(cut_batch(s)), ""),
+    "rows here and there": (lambda s: raw(scattered_batch(s)), "has consecutive numbers"),
     "of no session": (lambda s: publish(s + 1), "is not open on this connection"),
     "of the node": (
         lambda s: raw(
@@ -101,7 +110,10 @@ BREACHES: dict[str, tuple[Callable[[int], frames.Command], str]] = {
     "confirmed before it was sent": (lambda s: publish(s, confirmed_through=1), "says that 1 is confirmed"),
     "an unknown channel": (lambda s: raw(publish_bytes(s), "b"), "there is no channel 'b'"),
     "a creation": (lambda s: command(s, 1, CreateDestination(kind=1, name="x", settings="{}")), "kind 7"),
-    "a deletion": (lambda s: command(s, 1, DeleteDestination(destination=KNOWN)), "kind 8"),
+    "a burial": (
+        lambda s: raw(encode_command(CommandKind.ACK, s, 1, 1, 0, b"").replace(b"\x05", b"\x1b", 1)),
+        "a session may not ask for this",
+    ),
     "an opening": (lambda s: command(s, 0, OpenSession(user="root", client_id="")), ""),
     "ranges out of order": (
         lambda s: raw(encode_command(CommandKind.ACK, s, 1, 1, 0, bytes(16) + Ranges([(5, 6)]).encode() * 2)),

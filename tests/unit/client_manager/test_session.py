@@ -7,7 +7,7 @@ import pytest
 from antiphon.bus.messages import SessionDetached, Unregister
 from antiphon.client_manager.awaited import LaneClosing, LaneDetached, SessionOpening
 from antiphon.client_manager.effects import SubmitEnvelope
-from antiphon.client_manager.session import LaneState, Ordered, SessionLane
+from antiphon.client_manager.session import LaneState, SessionLane
 from antiphon.errors import AccessDenied, SessionClosed
 from antiphon.wire import frames
 from antiphon.wire.commands import (
@@ -46,9 +46,9 @@ def test_a_new_session_is_opened_without_asking_the_channel() -> None:
 def test_what_a_lane_waits_for_is_data_and_comes_in_its_order() -> None:
     lane = SessionLane(CHANNEL, None)
     assert lane.has_confirmed(LaneDetached(lane)), "nothing was received, so nothing is waited for"
-    lane.put(Ordered(lane, PUBLISH, 1, 1, 10), b"")
+    lane.received += 1
     assert not lane.has_confirmed(LaneClosing(lane, 7))
-    lane.put(Ordered(lane, PUBLISH, 2, 1, 10), b"")
+    lane.received += 1
     assert not lane.has_confirmed(LaneDetached(lane))
     assert lane.settle() and list(lane.pass_barriers()) == [LaneClosing(lane, 7)]
     assert lane.settle() and list(lane.pass_barriers()) == [LaneDetached(lane)]
@@ -96,7 +96,9 @@ def test_the_first_envelope_begins_with_the_opening() -> None:
     assert kinds(envelope) == [OPEN, PUBLISH]
     (header, payload, _), _ = iterate_commands(envelope.payload)
     assert (header.session, header.generation, header.number) == (session, 1, 0)
-    assert OpenSession.decode(payload) == OpenSession(user="ann", client_id="")
+    (welcome,) = stage.heard_of(frames.Welcome)
+    opening = OpenSession(user="ann", client_id="", connection=welcome.connection)
+    assert OpenSession.decode(payload) == opening
 
 
 def test_a_session_is_opened_once() -> None:

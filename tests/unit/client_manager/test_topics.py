@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
 from antiphon.bus.effects import EnvelopeCommitted
 from antiphon.bus.messages import Deliver, Piece, Register, Registered, Taker, Target
 from antiphon.ranges import Ranges
@@ -61,7 +66,7 @@ def test_a_topic_is_opened_like_a_queue() -> None:
     assert created(stage) == [CreateDestination(kind=2, name="prices", settings="{}")]
     stage.confirm()
     (opened,) = stage.heard_of(frames.DestinationOpened)
-    assert opened.destination == 100
+    assert opened.destination == 101
 
 
 def test_settings_are_ordered_although_the_destination_is_known() -> None:
@@ -91,9 +96,9 @@ def test_the_same_wish_is_ordered_once_and_another_for_itself() -> None:
         [CommandKind.CREATE],
     ]
     stage.confirm()
-    stage.confirm(Outcome(0, 1, OutcomeCode.DUPLICATE, 100))
+    stage.confirm(Outcome(0, 1, OutcomeCode.DUPLICATE, 101))
     answers = {opened.request: opened.destination for opened in stage.heard_of(frames.DestinationOpened)}
-    assert answers == {1: 100, 2: 100, 3: 101, 4: 100}
+    assert answers == {1: 101, 2: 101, 3: 102, 4: 101}
 
 
 def test_a_name_that_cannot_be_is_refused_before_anything_is_ordered() -> None:
@@ -120,7 +125,14 @@ def test_the_place_of_a_new_subscription_is_its_id() -> None:
     stage.say(1, command(session, 1, subscribe()))
     stage.confirm()
     (confirm,) = stage.heard_of(frames.Confirm)
-    assert confirm.items == (ConfirmItem(1, 1, OutcomeCode.APPLIED, 101),)
+    assert confirm.items == (ConfirmItem(1, 1, OutcomeCode.APPLIED, 102),)
+
+
+def test_a_subscription_with_a_selector_that_is_none_is_a_breach() -> None:
+    stage, session = staged()
+    stage.say(1, command(session, 1, replace(subscribe(), selector="n = ")))
+    assert "column 5" in stage.goodbye().text
+    assert CommandKind.SUBSCRIBE not in [kind for envelope in stage.submitted for kind in kinds(envelope)]
 
 
 def test_whether_there_is_such_a_topic_the_channel_says() -> None:
@@ -137,13 +149,13 @@ def test_unsubscribing_names_no_destination() -> None:
     assert kinds(stage.submitted[0]) == [CommandKind.SESSION_OPEN, CommandKind.UNSUBSCRIBE]
 
 
-def find(session: int, name: str = "audit") -> frames.SubscriptionFind:
-    return frames.SubscriptionFind(request=9, session=session, name=name)
+def find(session: int, name: str = "audit", *, ends: bool = True) -> frames.SubscriptionFind:
+    return frames.SubscriptionFind(request=9, session=session, name=name, ends=ends)
 
 
 def test_a_durable_subscription_is_found_by_name_and_client_id() -> None:
     stage, session = staged()
-    there = {"subscription": 77, "destination": KNOWN, "channel": "a", "sessions": [session]}
+    there = {"subscription": 77, "destination": KNOWN, "channel": "a", "consumers": [], "locked": False}
     stage.subscriptions["desk", "audit"] = there
     stage.say(1, find(session))
     stage.confirm_all()  # the channel must know the session that will unsubscribe
@@ -155,13 +167,33 @@ def test_a_durable_subscription_is_found_by_name_and_client_id() -> None:
     assert failed.code == "subscription.unknown"
 
 
-def test_one_that_another_session_consumes_is_not_given_away() -> None:
+@pytest.mark.parametrize("use", [{"consumers": [[2, 5]]}, {"locked": True}], ids=str)
+def test_a_subscription_that_is_used_is_found_but_not_to_be_ended(use: dict[str, Any]) -> None:
     stage, session = staged()
-    there = {"subscription": 77, "destination": KNOWN, "channel": "a", "sessions": [session + 1]}
-    stage.subscriptions["desk", "audit"] = there
+    there = {"subscription": 77, "destination": KNOWN, "channel": "a", "consumers": [], "locked": False}
+    stage.subscriptions["desk", "audit"] = there | use
     stage.say(1, find(session))
     (failed,) = stage.heard_of(frames.Failed)
     assert failed.code == "subscription.in_use"
+    stage.say(1, find(session, ends=False))
+    stage.confirm_all()
+    assert len(stage.heard_of(frames.SubscriptionFound)) == 1
+
+
+def test_a_consumer_that_the_primary_is_told_to_detach_does_not_count() -> None:
+    stage, session = staged()
+    key = open_consumer(stage, session, 1, 77)
+    there = {"subscription": 77, "destination": KNOWN, "channel": "a", "locked": False}
+    stage.subscriptions["desk", "audit"] = there | {"consumers": [[1, key]]}
+    stage.say(1, find(session))
+    assert [failed.code for failed in stage.heard_of(frames.Failed)] == ["subscription.in_use"]
+    stage.say(1, frames.ConsumerClose(request=10, session=session, consumer=1, seen_through=0))
+    stage.say(1, find(session))
+    assert len(stage.heard_of(frames.SubscriptionFound)) == 1
+    # A consumer of another client manager with the same key does.
+    stage.subscriptions["desk", "audit"] = there | {"consumers": [[2, key]]}
+    stage.say(1, find(session))
+    assert len(stage.heard_of(frames.Failed)) == 2
 
 
 # -- consumers ---------------------------------------------------------------------------------------

@@ -57,6 +57,11 @@ def staged(session: int, seconds: int = 60, application: str = "spark", rows: in
     return StagedPublish(7, 0, rows, seconds, KNOWN, 1, 0, application, batch(session))
 
 
+def scattered(session: int) -> bytes:
+    """A batch whose rows were taken here and there, as none is stored."""
+    return Batch.decode(batch(session, [b"a", b"b", b"c"])).take([0, 2]).encode()
+
+
 def commit(messages: int = 3, consumed: tuple[Consumed, ...] = (), transaction: int = 1) -> CommitTransaction:
     return CommitTransaction(transaction=transaction, batches=1, messages=messages, consumed=consumed)
 
@@ -105,6 +110,7 @@ BREACHES: dict[str, tuple[Callable[[int], frames.Command], str]] = {
     "another producer": (lambda s: said(s, transacted(s + 1)._replace(batch=batch(s + 1))), "is of session"),
     "the number of a plain publish": (lambda s: said(s, transacted(s, data=batch(s, first=1))), "from 1,"),
     "no batch": (lambda s: said(s, transacted(s, data=b"")), "no batch"),
+    "rows here and there": (lambda s: said(s, transacted(s, 2, data=scattered(s))), "consecutive numbers"),
     "a damaged batch": (lambda s: said(s, transacted(s, data=batch(s)[:-8])), ""),
     "several numbers": (lambda s: renumbered(said(s, transacted(s, 2, bodies=(b"a", b"b"))), 2), "2 numbers"),
     "staged by nobody": (lambda s: said(s, staged(s, application="")), "staged by ''"),

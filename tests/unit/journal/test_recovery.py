@@ -23,6 +23,7 @@ from antiphon.journal.journal import Journal
 from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.journal.ports import NOWHERE
 from tests.journals import DISK_ID, SMALL, Desk, lose_everything, lose_nothing, payload_of
+from tests.planted.catalogue import with_and_without
 
 ONE = segment_name(1)
 GEOMETRY = SMALL.geometry()
@@ -192,6 +193,78 @@ def test_a_later_flush_may_arrive_before_an_earlier_one() -> None:
     new = again.write_order(50)
     again.sync()
     assert Desk.open(crashed(again)).recovered.order == [desk.order[0], new]
+
+
+def unfinished(*, bound: bool, lost: int = 0) -> tuple[Desk, MemoryDisk]:
+    """Two flushes that were not synced, each with data and order; of the data of one a page is missing."""
+    desk = Desk.new()
+    desk.write_data(100)
+    desk.write_order()
+    desk.sync()
+    places = []
+    for _ in range(2):
+        places.append(desk.write_data(9_000))
+        desk.write_order(bound=bound)
+        desk.flush()
+    disk = crashed(desk, lose_nothing)
+    disk.write(ONE, places[lost].offset + PAGE, [bytes(PAGE)])
+    return desk, disk
+
+
+@with_and_without("kept-without-data")
+def test_order_that_is_bound_to_unfinished_data_is_left_out(is_planted: bool) -> None:
+    desk, disk = unfinished(bound=True)
+    again = Desk.open(disk)
+    assert again.recovered.data[1:] == []
+    assert again.recovered.order == (desk.order if is_planted else desk.order[:1])
+    if not is_planted:
+        assert any("order block 1 was written with data" in text for text in again.recovered.truncated)
+        # What is written in its place counts, and what was left out stays so.
+        new = again.write_order(50)
+        again.sync()
+        assert Desk.open(crashed(again)).recovered.order == [desk.order[0], new]
+
+
+def test_order_before_unfinished_data_stays() -> None:
+    desk, disk = unfinished(bound=True, lost=1)
+    assert Desk.open(disk).found() == (desk.order[:2], desk.data[:2])
+
+
+def test_order_that_is_not_bound_stays_without_the_data_beside_it() -> None:
+    desk, disk = unfinished(bound=False)
+    assert Desk.open(disk).found() == (desk.order, desk.data[:1])
+
+
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_the_first_order_of_a_segment_is_left_out_too(is_apart: bool) -> None:
+    """Also if the envelope was flushed before, since its entry did not come in time."""
+    desk = Desk.new()
+    place = desk.write_data(9_000)
+    if is_apart:
+        desk.flush()
+    desk.write_order(bound=True)
+    desk.flush()
+    disk = crashed(desk, lose_nothing)
+    disk.write(ONE, place.offset + PAGE, [bytes(PAGE)])
+    again = Desk.open(disk)
+    assert again.found() == ([], [])
+    said = "order block 1 was written with data" if is_apart else "nothing of it was finished"
+    assert said in again.recovered.truncated[-1]
+    new = again.write_order(bound=True)
+    again.sync()
+    assert Desk.open(crashed(again)).recovered.order == [new]
+
+
+def test_synced_data_that_order_is_bound_to_are_damage_when_they_are_gone() -> None:
+    desk = Desk.new()
+    place = desk.write_data(9_000)
+    desk.write_order(bound=True)
+    desk.sync()
+    desk.write_order()
+    desk.sync()
+    disk = crashed(desk)
+    disk.write(ONE, place.offset + PAGE, [bytes(PAGE)])
+    assert refused(disk).offset == place.offset
 
 
 def test_both_copies_of_a_synced_block_gone_is_damage() -> None:
@@ -364,7 +437,7 @@ def test_another_format_is_named() -> None:
         other = page[16:24] + (99).to_bytes(4, "little") + page[28:]
         disk.write(SUPERBLOCK, copy * PAGE, [seal_page(other, 0)])
     before = snapshot(disk)
-    with pytest.raises(FormatMismatch, match="has format 99, this version of Antiphon reads format 3"):
+    with pytest.raises(FormatMismatch, match="has format 99, this version of Antiphon reads format 5"):
         Journal.open(disk, SMALL)
     assert snapshot(disk) == before
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from antiphon.batch import Batch
+from antiphon.batch import Batch, BatchBuilder
 from antiphon.bus.effects import Multicast, Send
 from antiphon.bus.entries import FenceDetail, OpenDetail
 from antiphon.bus.messages import (
@@ -36,6 +37,7 @@ from antiphon.wire.commands import (
     CloseSession,
     CommandKind,
     CreateDestination,
+    CreateTemporary,
     DeleteDestination,
     ExpireSession,
     LogTime,
@@ -266,6 +268,7 @@ class Channel:
         sender: int = CM,
         subscription: int = 0,
         floor: int = 0,
+        selector: str = "",
     ) -> None:
         self.say(
             Register(
@@ -274,7 +277,7 @@ class Channel:
                 generation=generation,
                 destination=destination,
                 subscription=subscription,
-                selector="",
+                selector=selector,
                 credit_messages=credit,
                 credit_bytes=credit_bytes,
                 held=held or Ranges(),
@@ -369,6 +372,13 @@ def forget(session: int, transaction: int) -> bytes:
     return of_node(ForgetTransaction(session=session, transaction=transaction))
 
 
+def rows_of(rows: Iterable[dict[str, Any]]) -> BatchBuilder:
+    builder = BatchBuilder()
+    for row in rows:
+        builder.add(**{"body": b"", "timestamp_ms": 0} | row)
+    return builder
+
+
 class Client:
     """Numbers the commands of one session, as a client does."""
 
@@ -399,8 +409,8 @@ class Client:
             self.number += count
         return self._command(payload, number, count)
 
-    def open(self, user: str = "ann", client_id: str = "") -> bytes:
-        return self._command(OpenSession(user=user, client_id=client_id), 0)
+    def open(self, user: str = "ann", client_id: str = "", connection: int = 0) -> bytes:
+        return self._command(OpenSession(user=user, client_id=client_id, connection=connection), 0)
 
     def resume(self, generation: int, known: int = 0) -> bytes:
         self.generation = generation
@@ -416,6 +426,11 @@ class Client:
         batch = Batch.of_bodies(bodies, self.session, first_number, 0)
         payload = Publish(destination, 1, 0, batch.encode())
         return self._numbered(payload, number, header_count or len(bodies))
+
+    def publish_rows(self, destination: int, *rows: dict[str, Any], number: int | None = None) -> bytes:
+        """Publish messages with the attributes that `BatchBuilder.add` takes."""
+        batch = rows_of(rows).build(self.session, self.number if number is None else number)
+        return self._numbered(Publish(destination, 1, 0, batch.encode()), number, len(rows))
 
     def ack(
         self,
@@ -435,23 +450,38 @@ class Client:
         )
         return self._numbered(payload, None)
 
+    def reject(self, destination: int, *pairs: tuple[int, int], subscription: int = 0) -> bytes:
+        payload = Return(
+            destination=destination,
+            subscription=subscription,
+            counted=True,
+            rejected=True,
+            ranges=Ranges(pairs),
+        )
+        return self._numbered(payload, None)
+
     def subscribe(
         self,
         topic: int,
         durable: str = "",
         start: str | int = "latest",
         *,
+        shared: str | bool = False,
         client_id: str = "",
         number: int | None = None,
+        selector: str = "",
+        no_local: bool = False,
     ) -> bytes:
         payload = Subscribe(
             destination=topic,
             durable=bool(durable),
-            shared=False,
-            name=durable,
+            shared=bool(shared),
+            name=shared if isinstance(shared, str) else durable,
             client_id=client_id,
             start=StartKind[start.upper()] if isinstance(start, str) else StartKind.NUMBER,
             number=start if isinstance(start, int) else 0,
+            selector=selector,
+            no_local=no_local,
         )
         return self._numbered(payload, number)
 
@@ -469,6 +499,11 @@ class Client:
         batch = self._transacted(bodies)
         payload = TransactedPublish(transaction, index, len(bodies), destination, 1, 0, batch)
         return self._numbered(payload, number)
+
+    def tx_publish_rows(self, destination: int, *rows: dict[str, Any], index: int = 0) -> bytes:
+        first, self.transacted = self.transacted, self.transacted + len(rows)
+        batch = rows_of(rows).build(self.session, TRANSACTED_NUMBER | first).encode()
+        return self._numbered(TransactedPublish(1, index, len(rows), destination, 1, 0, batch), None)
 
     def _transacted(self, bodies: Sequence[bytes]) -> bytes:
         first, self.transacted = self.transacted, self.transacted + len(bodies)
@@ -577,6 +612,9 @@ class Client:
     def unsubscribe(self, subscription: int) -> bytes:
         return self._numbered(Unsubscribe(subscription=subscription), None)
 
+    def create_temporary(self, kind: int = 1, number: int | None = None) -> bytes:
+        return self._numbered(CreateTemporary(kind=kind), number)
+
     def delete(self, destination: int) -> bytes:
         return self._numbered(DeleteDestination(destination=destination), None)
 
@@ -622,14 +660,16 @@ def delivered(effects: Iterable[Effect]) -> list[tuple[int, int, bytes, int]]:
     rows = []
     for deliver in delivers(effects):
         takers = [taker.consumer for target in deliver.targets for taker in target.takers]
+        given = []
         for piece in deliver.pieces:
-            assert batch_of(piece.buffers).count == piece.count, "a piece says how many rows it has"
-        rows += [
-            (taker, piece.first_sequence + row, body, piece.redelivery_count)
-            for taker in takers
-            for piece in deliver.pieces
-            for row, body in enumerate(batch_of(piece.buffers).bodies())
-        ]
+            batch = batch_of(piece.buffers)
+            numbers = [piece.first_sequence + batch.offset(row) for row in range(batch.count)]
+            assert numbers == list(piece.sequences), "a piece says which rows it has"
+            given += [
+                (number, body, piece.redelivery_count)
+                for number, body in zip(numbers, batch.bodies(), strict=True)
+            ]
+        rows += [(taker, *one) for taker in takers for one in given]
     return rows
 
 

@@ -506,11 +506,17 @@ def test_destinations_are_told_in_the_words_of_the_public_surface(
     assert row == {
         "name": "queue:orders",
         "channel": "main",
+        "temporary": False,
         "messages": 3,
         "in_flight": 2,
         "consumers": 1,
         "published": 3,
         "acknowledged": 0,
+        "expired": 0,
+        "dropped": 0,
+        "dead": 0,
+        "purged": 0,
+        "duplicates": 0,
         "blocked": False,
         "subscriptions": [],
     }

@@ -254,3 +254,28 @@ def test_a_session_that_is_ended_though_it_has_an_owner_again_is_seen(is_planted
     channel.now_ns += 301 * SECOND_NS
     channel.order_proposals(channel.flush())
     assert (channel.manager.state.sessions.get(SESSION) is None) == is_planted
+
+
+@with_and_without("delay-ignored")
+def test_giving_out_a_delayed_message_at_once_is_seen(is_planted: bool) -> None:
+    assert _given({"deliver_at_ms": 5_000}) == ([0] if is_planted else [])
+
+
+@with_and_without("expiry-ignored")
+def test_giving_out_an_expired_message_is_seen(is_planted: bool) -> None:
+    assert _given({"expires_ms": 500}) == ([0] if is_planted else [])
+
+
+@with_and_without("priority-reversed")
+def test_giving_out_the_least_urgent_message_first_is_seen(is_planted: bool) -> None:
+    assert _given({"priority": 1}, {"priority": 9}) == ([0, 1] if is_planted else [1, 0])
+
+
+def _given(*rows: dict[str, int]) -> list[int]:
+    """Which of these messages a consumer is given at 1,000 ms of log time, in order."""
+    channel = Channel()
+    client, queue = Client(), channel.create("q")
+    channel.pass_time(0)
+    first = channel.order(client.open(), client.publish_rows(queue, *rows)) + 1
+    channel.register(1, queue)
+    return [number - first for _, number, _, _ in delivered(channel.flush())]

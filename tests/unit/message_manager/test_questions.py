@@ -10,9 +10,10 @@ import pytest
 from antiphon.bus.effects import Send
 from antiphon.bus.messages import About, Query, Reply
 from antiphon.message_manager import questions
+from antiphon.message_manager.manager import MessageManagerSettings
 from antiphon.message_manager.questions import Questions
 from antiphon.message_manager.state.channel_state import ChannelState
-from tests.unit.message_manager.channel import SESSION, Channel, Client
+from tests.unit.message_manager.channel import NODE, SESSION, Channel, Client
 
 
 def ask(channel: Channel, request: int = 1, floor: int = 0, anybody: bool = False, **question: Any) -> None:
@@ -35,7 +36,7 @@ def test_destinations_subscriptions_and_sessions_are_found() -> None:
     subscription = channel.order(client.subscribe(topic, "audit", client_id="desk"))
     ask(channel, 1, question="destination", name="queue:orders")
     ask(channel, 2, question="destination", name="queue:nowhere")
-    ask(channel, 3, question="subscription", client_id="desk", name="audit")
+    ask(channel, 3, question="subscription", client_id="desk", name="audit", durable=True)
     ask(channel, 4, question="session", session=f"{SESSION:032x}")
     ask(channel, 5, question="placement", name="topic:prices")
     answers = told(channel)
@@ -121,8 +122,23 @@ def test_a_backup_does_not_know_who_consumes_a_subscription() -> None:
     topic = channel.create_topic("prices")
     channel.order(client.open())
     channel.order(client.subscribe(topic, "audit"))
-    ask(channel, 1, question="subscription", client_id="", name="audit")
-    assert told(channel)[1]["sessions"] == []
+    ask(channel, 1, question="subscription", client_id="", name="audit", durable=True)
+    assert told(channel)[1]["consumers"] == []
     channel.claim(2)
-    ask(channel, 2, anybody=True, question="subscription", client_id="", name="audit")
-    assert told(channel)[2]["sessions"] is None
+    ask(channel, 2, anybody=True, question="subscription", client_id="", name="audit", durable=True)
+    assert told(channel)[2]["consumers"] is None
+
+
+def test_a_new_primary_does_not_say_who_consumes_a_subscription_before_it_serves() -> None:
+    channel, client = Channel(MessageManagerSettings(registration_wait_ms=300)), Client()
+    topic = channel.create_topic("prices")
+    channel.order(client.open())
+    channel.order(client.subscribe(topic, "audit"))
+    channel.claim(NODE)
+    ask(channel, 1, question="subscription", client_id="", name="audit", durable=True)
+    (reply,) = [send.message for send in channel.flush() if isinstance(send, Send)]
+    assert isinstance(reply, Reply) and reply.code and "waits for its consumers" in reply.text
+    channel.now_ns += 300_000_000
+    channel.flush()
+    ask(channel, 2, question="subscription", client_id="", name="audit", durable=True)
+    assert told(channel)[2]["consumers"] == []

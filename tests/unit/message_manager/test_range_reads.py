@@ -10,6 +10,7 @@ import pytest
 from antiphon.batch import Batch
 from antiphon.bus.messages import About, Query, RangeReply, RangeRequest, Reply
 from antiphon.errors import Damaged, ProtocolError
+from antiphon.message_manager import range_reads
 from antiphon.message_manager.questions import WAITING_MAX
 from antiphon.message_manager.range_reads import AHEAD_MAX, AT_ONCE_BYTES, PAGE_ACKS_MAX
 from antiphon.ranges import Ranges
@@ -668,3 +669,41 @@ def test_a_backup_shows_open_reads_too(channel: Channel, client: Client) -> None
     channel.claim(2)
     assert not channel.manager.is_primary
     assert len(numbered(looked_at(channel, queue))) == 1
+
+
+def test_browsing_leaves_out_what_is_early_or_over_and_other_reads_do_not(
+    channel: Channel, client: Client
+) -> None:
+    queue = channel.create("timed")
+    channel.pass_time(0)
+    first = channel.order(
+        client.publish_rows(
+            queue,
+            {"body": b"early", "deliver_at_ms": channel.wall_ms + 500},
+            {"body": b"plain"},
+            {"body": b"short", "expires_ms": channel.wall_ms + 500},
+        )
+    )
+    assert numbered(looked_at(channel, queue)) == [(first + 1, b"plain"), (first + 2, b"short")]
+    channel.now_ns += 500 * 1_000_000
+    assert numbered(looked_at(channel, queue)) == [(first, b"early"), (first + 1, b"plain")]
+    whole = request(first, first + 3, queue, live=True)
+    assert [number for number, _ in numbered(page(channel, whole))] == [first, first + 1, first + 2]
+
+
+def test_a_page_of_browsing_looks_at_a_part_of_what_has_times(
+    channel: Channel, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_reads, "BROWSED_MAX", 4)
+    queue = channel.create("timed")
+    channel.pass_time(0)
+    late = {"deliver_at_ms": channel.wall_ms + 500}
+    first = channel.order(client.publish_rows(queue, *[late] * 6, {}, {}))
+    found, start = [], 1
+    while True:
+        told = looked_at(channel, queue, start)
+        found += [number for number, _ in numbered(told)]
+        if not told.ends:
+            break
+        start = told.through + 1
+    assert found == [first + 6, first + 7]

@@ -195,3 +195,41 @@ def test_a_row_without_a_destination_is_refused() -> None:
     record = pa.RecordBatch.from_pydict({"body": pa.array([b"x", b"y"]), "destination": names})
     with pytest.raises(InvalidMessage, match="a row has no destination"):
         list(OutgoingRows(None, wall_ms).take([record]))
+
+
+def timed(**columns: pa.Array) -> pa.RecordBatch:
+    return pa.record_batch({"body": pa.array([b"a", b"b", b"c"]), **columns})
+
+
+@pytest.mark.parametrize("extra", [{}, {"properties": pa.array([[("a", None)], [], []], MAP)}])
+def test_seconds_to_live_and_of_delay_become_times(extra: dict[str, pa.Array]) -> None:
+    """By columns, and row by row where a property has no value."""
+    rows = timed(
+        ttl=pa.array([1.5, None, 0.0001]),
+        expires=pa.array([None, 8_000_000, 8_000_000], pa.int64()),
+        delay=pa.array([None, 0, 3], pa.int32()),
+        **extra,
+    )
+    [batch] = map(as_sent, batches_of(rows, 1_000))
+    assert [batch.expires_ms(row) for row in range(3)] == [2_500, 8_000, 1_001]
+    assert [batch.deliver_at_ms(row) for row in range(3)] == [0, 0, 4_000]
+
+
+def test_rows_without_times_have_no_rules() -> None:
+    rows = timed(ttl=pa.array([None] * 3, pa.float64()), delay=pa.array([0, 0, None], pa.int64()))
+    [batch] = map(as_sent, batches_of(rows, 1_000))
+    assert batch.rules == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("ttl", [0.0, 1.0, 2.0]),
+        ("ttl", [-1.0, 1.0, 2.0]),
+        ("delay", [1.0, float("inf"), 2.0]),
+        ("delay", [-1, 1, 1]),
+    ],
+)
+def test_times_that_cannot_be_are_refused_by_their_column(name: str, values: list[float]) -> None:
+    with pytest.raises(InvalidMessage, match=f"column {name} is a number of seconds"):
+        batches_of(timed(**{name: pa.array(values)}), 1_000)

@@ -60,8 +60,17 @@ class Desk:
         self.taken: list[list[InChannel]] = []
         self.others: list[Effect] = []
         header = Header("a", 1, 1, RUN, DISK)
-        self.port = BusPort(cast(Transport, self.transport), header, self.taken.append, self.others.append)
+        self._more = asyncio.Event()
+        self.port = BusPort(cast(Transport, self.transport), header, self._take, self.others.append)
         self.carry_out: CarryOut = self.port.carry_out
+
+    def _take(self, events: list[InChannel]) -> None:
+        self.taken.append(events)
+        self._more.set()
+
+    async def taken_more(self) -> None:
+        self._more.clear()
+        await self._more.wait()
 
     def arrive(self, *frames: bytes, sender: int = 2, run_id: bytes = OTHER_RUN) -> None:
         self.transport.deliver([ArrivedFrame(sender, run_id, memoryview(frame)) for frame in frames])
@@ -122,6 +131,40 @@ def test_what_came_in_one_wake_up_reaches_the_node_in_one_call() -> None:
         [InChannel("a", Received(2, HEARTBEAT, DISK)), InChannel("a", Received(2, ACK, DISK))],
         [InChannel("a", Received(2, DATA, DISK))],
     ]
+
+
+SUBMIT = m.CommitSubmit(1, 2, (), 2)
+COMMIT = m.Commit(1, (), 2)
+APPLIED = m.Applied(0, 2)
+
+
+def taken_by(desk: Desk) -> list[list[m.BusMessage]]:
+    return [[event.what.message for event in events] for events in desk.taken]
+
+
+def test_what_came_late_with_a_submit_is_taken_with_the_next_frames() -> None:
+    async def scene() -> None:
+        desk = Desk()
+        desk.arrive(*[said_by(2, one) for one in (COMMIT, APPLIED, SUBMIT)])
+        assert taken_by(desk) == [[SUBMIT]], "the disk comes first"
+        desk.arrive(said_by(2, COMMIT), said_by(2, SUBMIT), said_by(2, ACK))
+        assert taken_by(desk)[1:] == [[COMMIT, APPLIED, SUBMIT, ACK]]
+        desk.arrive(said_by(2, APPLIED))
+        assert taken_by(desk)[2:] == [[COMMIT, APPLIED]], "and without a submit at once"
+
+    asyncio.run(scene())
+
+
+def test_what_came_late_with_a_submit_does_not_wait_for_ever() -> None:
+    async def scene() -> None:
+        desk = Desk()
+        desk.arrive(said_by(2, COMMIT), said_by(2, SUBMIT))
+        async with asyncio.timeout(30):
+            while len(desk.taken) < 2:
+                await desk.taken_more()
+        assert taken_by(desk) == [[SUBMIT], [COMMIT]]
+
+    asyncio.run(scene())
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,21 @@ def test_a_step_is_taken_when_it_is_due_and_not_before() -> None:
     play(story)
 
 
+def test_no_step_is_taken_for_a_deadline_that_was_put_off() -> None:
+    async def story(machines: NotingMachines, runner: NodeRunner) -> None:
+        machines.deadline_ns = clock.now_ns() + 3_000_000
+        runner.take(["arrived"])
+        due_ns = machines.deadline_ns = clock.now_ns() + 9_000_000
+        runner.take(["arrived"])
+        machines.steps.clear()
+        machines.stepped.clear()
+        await machines.stepped.wait()
+        assert clock.now_ns() >= due_ns
+        assert machines.steps == [[]]
+
+    play(story)
+
+
 def test_before_a_step_for_the_disk_the_runner_looks_whether_something_has_arrived() -> None:
     async def run() -> None:
         machines = NotingMachines()

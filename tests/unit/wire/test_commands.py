@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from antiphon.errors import ProtocolError
@@ -10,10 +12,15 @@ from antiphon.wire.commands import (
     PUBLISH_BATCH_OFFSET,
     PUBLISH_COUNT_MAX,
     Acknowledge,
+    AlterDestination,
+    BuryMessages,
+    ClaimClientId,
     CommandHeader,
     CommandKind,
     ConfirmItem,
     CreateDestination,
+    DeadReason,
+    ExpireClientId,
     ExpireSession,
     LogTime,
     OpenSession,
@@ -21,6 +28,8 @@ from antiphon.wire.commands import (
     OutcomeCode,
     PlaceDestination,
     Publish,
+    PurgeDestination,
+    ReleaseClientId,
     ResumeSession,
     Return,
     StartKind,
@@ -76,19 +85,38 @@ def test_the_bytes_of_the_other_payloads() -> None:
     ranges = Ranges([(1, 4)])
     pair = b"\x01" + bytes(7) + b"\x04" + bytes(7)
     seven, nine = b"\x07" + bytes(7), b"\x09" + bytes(7)
-    assert OpenSession(user="eva", client_id="").encode() == b"\x03\0eva\0\0"
+    assert OpenSession(user="eva", client_id="").encode() == b"\x03\0eva\0\0" + bytes(16)
     assert ResumeSession(known=7).encode() == b"\x07\0\0\0"
     assert Acknowledge(destination=7, subscription=9, ranges=ranges).encode() == seven + nine + pair
     assert (
         Return(destination=7, subscription=9, counted=True, ranges=ranges).encode()
-        == seven + nine + b"\1" + pair
+        == seven + nine + b"\1\0" + pair
     )
+    bury = BuryMessages(
+        destination=7,
+        subscription=9,
+        reason=DeadReason.REJECTED,
+        term=9,
+        target=7,
+        numbers=ranges,
+        batch=b"rows",
+    )
+    length = len(pair).to_bytes(4, "little")
+    assert bury.encode() == seven + nine + b"\2" + nine + seven + length + pair + b"rows"
+    assert AlterDestination(destination=7, settings="{}").encode() == seven + b"\2\0{}"
+    assert PurgeDestination(destination=7).encode() == seven
     assert CreateDestination(kind=1, name="q", settings="{}").encode() == b"\x01\x01\0q\x02\0{}"
     expire = ExpireSession(session=1, generation=2, pid=3, pe=9, term=7)
     assert expire.encode() == b"\1" + bytes(15) + b"\2\0\0\0" + b"\3\0" + nine + seven
     assert LogTime(time_ms=-1, term=7).encode() == b"\xff" * 8 + seven
     audit = subscribe(start=StartKind.NUMBER, number=9)
-    assert audit.encode() == seven + b"\1\0" + b"\5\0audit" + b"\4\0desk" + b"\2" + nine
+    assert audit.encode() == seven + b"\1\0" + b"\5\0audit" + b"\4\0desk" + b"\2" + nine + b"\0\0\0"
+    claim = ClaimClientId(client_id="desk", connection=7, generation=2)
+    of_desk = b"\4\0desk" + seven + bytes(8) + b"\2\0\0\0"
+    assert claim.encode() == of_desk
+    named: dict[str, Any] = {"client_id": "desk", "connection": 7, "generation": 2}
+    assert ReleaseClientId(**named, is_lost=True).encode() == of_desk + b"\1"
+    assert ExpireClientId(**named, term=9).encode() == of_desk + nine
     assert Unsubscribe(subscription=9).encode() == nine
     assert PlaceDestination(name="queue:q", channel="b").encode() == b"\7\0queue:q" + b"\1\0b"
 
@@ -102,7 +130,7 @@ def subscribe(start: StartKind, number: int) -> Subscribe:
 def test_a_start_nobody_knows_is_refused() -> None:
     good = subscribe(StartKind.EARLIEST, 0).encode()
     with pytest.raises(ProtocolError, match="start 3"):
-        Subscribe.decode(altered(good, len(good) - 9, b"\x03"))
+        Subscribe.decode(altered(good, len(good) - 12, b"\x03"))
 
 
 def test_commands_end_to_end_are_walked_in_order() -> None:
@@ -163,7 +191,7 @@ def altered(command: bytes, offset: int, value: bytes) -> bytes:
     ("offset", "value", "reason"),
     [
         (0, b"\x00", "kind 0"),
-        (0, b"\x1a", "kind 26"),
+        (0, b"\x40", "kind 64"),
         (0, b"\x05", "cannot take 3 numbers"),
         (1, b"\x01", "no meaning"),
         (2, b"\x01", "no meaning"),
@@ -225,7 +253,7 @@ def test_a_publish_with_flags_nobody_knows_is_refused() -> None:
         Publish.decode(Publish(1, 1, 1, b"").encode())
 
 
-@pytest.mark.parametrize("kind", [0, 26, 255])
+@pytest.mark.parametrize("kind", [0, 64, 255])
 def test_the_payload_of_an_unknown_kind_is_refused(kind: int) -> None:
     with pytest.raises(ProtocolError, match=f"kind {kind} is not known"):
         decode_payload(kind, b"")
@@ -319,6 +347,16 @@ def test_the_numbers_of_kinds_and_outcomes_never_change() -> None:
         "DROP_STAGED": 23,
         "HOLD": 24,
         "RELEASE": 25,
+        "EXPIRE": 26,
+        "DEAD": 27,
+        "ALTER": 29,
+        "PURGE": 30,
+        "SKIP": 28,
+        "DROP": 31,
+        "CLAIM_ID": 40,
+        "RELEASE_ID": 41,
+        "EXPIRE_ID": 42,
+        "CREATE_TEMPORARY": 50,
     }
     assert {code.name: int(code) for code in OutcomeCode} == {
         "APPLIED": 0,
@@ -333,6 +371,9 @@ def test_the_numbers_of_kinds_and_outcomes_never_change() -> None:
         "EXISTS": 9,
         "OUTDATED": 10,
         "FORGOTTEN": 11,
+        "DIFFERS": 12,
+        "KNOWN": 13,
+        "TAKEN": 14,
     }
 
 

@@ -84,9 +84,9 @@ def u128(value: int) -> bytes:
 # Every frame, its type, and its payload written out by hand: the format may not change by accident.
 BYTES: list[tuple[Frame, int, bytes]] = [
     (
-        Hello(user="eva", password="pw", client_id="desk"),
+        Hello(user="eva", password="pw", client_id="desk", connection=9, generation=2),
         1,
-        b"ANTI\x07\x00" + b"\x03\0eva" + b"\x02\0pw" + b"\x04\0desk",
+        b"ANTI\x0b\x00" + b"\x03\0eva" + b"\x02\0pw" + b"\x04\0desk" + u128(9) + u32(2),
     ),
     (
         Welcome(
@@ -99,7 +99,7 @@ BYTES: list[tuple[Frame, int, bytes]] = [
             sure_ms=125,
         ),
         2,
-        b"ANTI\x07\x00"
+        b"ANTI\x0b\x00"
         + b"\x01\x00"
         + b"\x01\0c"
         + u32(2)
@@ -168,9 +168,9 @@ BYTES: list[tuple[Frame, int, bytes]] = [
     (SessionClose(request=3, session=9), 18, u32(3) + u128(9)),
     (SessionGone(session=9, code="x", text="why"), 19, u128(9) + b"\x01\0x" + b"\x03\0why"),
     (
-        DestinationOpen(request=3, name="queue:q", create=True, session=9),
+        DestinationOpen(request=3, name="queue:q", create=True, session=9, channel="b"),
         32,
-        u32(3) + b"\x07\0queue:q" + b"\x01" + u128(9),
+        u32(3) + b"\x07\0queue:q" + b"\x01" + u128(9) + b"\1\0b",
     ),
     (
         DestinationOpened(request=3, destination=5, settings_version=6, channel="main"),
@@ -182,7 +182,11 @@ BYTES: list[tuple[Frame, int, bytes]] = [
         34,
         u32(3) + b"\x07\0topic:t" + b"\x02\0{}",
     ),
-    (SubscriptionFind(request=3, session=9, name="audit"), 36, u32(3) + u128(9) + b"\x05\0audit"),
+    (
+        SubscriptionFind(request=3, session=9, name="audit", durable=False, ends=True),
+        36,
+        u32(3) + u128(9) + b"\x05\0audit" + b"\x00\x01",
+    ),
     (
         SubscriptionFound(request=3, subscription=5, destination=6, channel="main"),
         37,
@@ -212,11 +216,12 @@ BYTES: list[tuple[Frame, int, bytes]] = [
             channel="main",
             destination=5,
             subscription=8,
+            selector="a",
             credit_messages=6,
             credit_bytes=7,
         ),
         64,
-        u32(3) + u128(9) + u32(4) + b"\x04\0main" + u64(5) + u64(8) + u64(6) + u64(7),
+        u32(3) + u128(9) + u32(4) + b"\x04\0main" + u64(5) + u64(8) + b"\x01\0a" + u64(6) + u64(7),
     ),
     (
         ConsumerClose(request=3, session=9, consumer=4, seen_through=5),
@@ -264,6 +269,7 @@ BYTES: list[tuple[Frame, int, bytes]] = [
             channel="main",
             destination=5,
             subscription=8,
+            selector="a",
             credit_messages=6,
             credit_bytes=7,
             delivered_messages=2,
@@ -277,6 +283,7 @@ BYTES: list[tuple[Frame, int, bytes]] = [
         + b"\x04\0main"
         + u64(5)
         + u64(8)
+        + b"\x01\0a"
         + u64(6)
         + u64(7)
         + u64(2)
@@ -392,10 +399,10 @@ def test_an_unknown_type_is_refused(kind: int) -> None:
 
 
 def test_a_greeting_of_another_version_is_told_apart_before_the_rest_is_read() -> None:
-    with pytest.raises(VersionMismatch, match=r"speaks version 8 .* we speak 7"):
-        decode_frame(1, b"ANTI\x08\x00\xff\xff and nothing else that we could know")
+    with pytest.raises(VersionMismatch, match=r"speaks version 12 .* we speak 11"):
+        decode_frame(1, b"ANTI\x0c\x00\xff\xff and nothing else that we could know")
     with pytest.raises(VersionMismatch):
-        decode_frame(2, b"ANTI\x08\x00")
+        decode_frame(2, b"ANTI\x0c\x00")
     with pytest.raises(VersionMismatch):
         decode_frame(1, payload_of(Hello(version=PROTOCOL_VERSION + 1, user="", password="", client_id="")))
 
@@ -438,7 +445,7 @@ def test_a_command_is_a_view_of_what_arrived() -> None:
 
 def test_command_buffers_are_the_frame_without_a_copy_of_the_command() -> None:
     header, batch = b"header", b"batch"
-    buffers = command_buffers("main", [header, batch])
+    buffers = command_buffers("main", [header, batch], len(header) + len(batch))
     assert b"".join(buffers) == encode_frame(Command(channel="main", command=b"headerbatch"))
     assert buffers[1] is header
     assert buffers[2] is batch

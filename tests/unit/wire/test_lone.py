@@ -49,7 +49,7 @@ def long_way(data: bytes) -> tuple[CommandHeader, int] | None:
 
 
 def written(command: dict[str, int | bytes]) -> bytes:
-    return b"".join(lone_publish_buffers(confirmed_through=0, **command))  # type: ignore[arg-type]
+    return b"".join(lone_publish_buffers(confirmed_through=0, **command)[0])  # type: ignore[arg-type]
 
 
 @given(COMMANDS, st.integers(0, (1 << 64) - 1))
@@ -72,8 +72,9 @@ def test_a_lone_publish_is_written_as_the_long_way_writes_it(
         batch.buffers(),
         1,
     )
-    clever = lone_publish_buffers(confirmed_through=confirmed_through, **command)  # type: ignore[arg-type]
+    clever, size = lone_publish_buffers(confirmed_through=confirmed_through, **command)  # type: ignore[arg-type]
     assert b"".join(clever) == b"".join(obvious)
+    assert size == sum(map(len, clever))
 
 
 @given(COMMANDS)
@@ -103,13 +104,11 @@ def test_what_was_cut_short_or_is_too_long_is_left_to_others(
 
 
 def test_a_command_that_says_that_itself_is_confirmed_is_left_to_others() -> None:
-    data = b"".join(
-        lone_publish_buffers(
-            session=7, generation=1, number=4, confirmed_through=4, destination=5,
-            settings_version=1, timestamp_ms=0, body=b"body",
-        )
+    buffers, _ = lone_publish_buffers(
+        session=7, generation=1, number=4, confirmed_through=4, destination=5,
+        settings_version=1, timestamp_ms=0, body=b"body",
     )  # fmt: skip
-    assert read_lone_publish(data) is None
+    assert read_lone_publish(b"".join(buffers)) is None
 
 
 ITEMS = st.builds(

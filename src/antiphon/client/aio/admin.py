@@ -3,15 +3,53 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from antiphon.client.aio.block import Duration, seconds
+from antiphon.client.aio.dead import DeadQueue, MakeScope, describe, move
 from antiphon.client.aio.holds import read_reports
 from antiphon.client.aio.link import ClientLink
+from antiphon.client.core.outbox import Order
+from antiphon.client.core.outcomes import destination_error
 from antiphon.errors import InvalidName, LocalError, ProtocolError
 from antiphon.names import parse_destination
-from antiphon.wire.frames import Answer, DestinationOpened, RangeTold
+from antiphon.wire.commands import AlterDestination, DeleteDestination, PurgeDestination
+from antiphon.wire.frames import AckMode, Answer, DestinationOpened, RangeTold
+
+DeadTo = Literal["_DMQ", "_DMQ+expired", "nowhere"]
+"""Where dead messages go, see `Admin.create`."""
+
+
+def _settings(
+    retention: Duration | Literal["consumed"] | None,
+    retention_bytes: int | None,
+    redelivery_limit: int | None,
+    redelivery_delay: Duration | None,
+    dead_to: DeadTo | None,
+    dedup_window: Duration | None,
+    exclusive: bool | None,
+) -> dict[str, Any]:
+    """The given settings; raises LocalError for one that is of another type."""
+    settings: dict[str, Any] = {}
+    if retention is not None:
+        settings["retention"] = retention if retention == "consumed" else seconds(retention, "retention")
+    for name, number, what in (
+        ("retention_bytes", retention_bytes, "bytes"),
+        ("redelivery_limit", redelivery_limit, "redeliveries"),
+    ):
+        if number is not None:
+            if not isinstance(number, int) or isinstance(number, bool):
+                raise LocalError(f"{name} is a number of {what}; it was {number!r}")
+            settings[name] = number
+    for name, duration in (("redelivery_delay", redelivery_delay), ("dedup_window", dedup_window)):
+        if duration is not None:
+            settings[name] = seconds(duration, name)
+    if dead_to is not None:
+        settings["dead_to"] = dead_to
+    if exclusive is not None:
+        settings["exclusive"] = exclusive
+    return settings
 
 
 class Admin:
@@ -21,9 +59,10 @@ class Admin:
     >>> (await admin.status())["channels"]
     """
 
-    def __init__(self, link: Callable[[], ClientLink], timeout: float) -> None:
+    def __init__(self, link: Callable[[], ClientLink], timeout: float, make_scope: MakeScope) -> None:
         self._link = link
         self._timeout = timeout
+        self._make_scope = make_scope
 
     async def status(self) -> dict[str, Any]:
         """Nodes, channels and how far they are.
@@ -60,9 +99,8 @@ class Admin:
 
         >>> [(hold["name"], hold["rows"]) for hold in await admin.holds()]
         """
-        channels = (await self._ask_range("", "channels"))["channels"]
         rows: list[dict[str, Any]] = []
-        for channel in channels:
+        for channel in await self._channels():
             told = await self._ask_range(channel, "holds")
             rows += [report._asdict() for report in read_reports(channel, told["holds"])]
         return rows
@@ -73,6 +111,11 @@ class Admin:
         *,
         retention: Duration | Literal["consumed"] | None = None,
         retention_bytes: int | None = None,
+        redelivery_limit: int | None = None,
+        redelivery_delay: Duration | None = None,
+        dead_to: DeadTo | None = None,
+        dedup_window: Duration | None = None,
+        exclusive: bool | None = None,
         channel: str | None = None,
     ) -> None:
         """Make a destination. If it exists and is set as asked for, that is fine too.
@@ -82,17 +125,27 @@ class Admin:
         `retention_bytes` (1 GiB). "consumed": nothing beyond. A queue keeps what is not consumed.
         It lives in `channel`, or if that is not given in the one that has least to keep.
 
+        A message that came back more often than `redelivery_limit` (10 for a queue; 0 for a topic, which is
+        no limit) is dead, as is one that a consumer rejected. `dead_to` says where dead messages go: to the
+        queue of dead messages of their channel, "_DMQ", which is the default; with "_DMQ+expired" expired
+        messages of a queue go there, too; "nowhere" drops them. A message that came back waits for
+        `redelivery_delay` (seconds or a timedelta, 0 if not given) before it is delivered again, and twice as
+        long each further time, an hour at most.
+
+        The ids of messages (`dedup_id` of `send`) are remembered for `dedup_window` (seconds or a timedelta,
+        10 minutes if not given, a week at most), but not more than the last 262,144 of them. 0: a message is
+        stored whatever its id.
+
+        An `exclusive` queue gives its messages to one consumer at a time; the others wait in line, and the
+        next takes over when the first is closed or lost.
+
         >>> await admin.create("topic:prices", retention=timedelta(days=7), retention_bytes=10**10)
         """
-        if parse_destination(destination).is_reserved:
+        if not parse_destination(destination).can_be_chosen:
             raise InvalidName(f"{destination}: names that begin with _ are the system's own")
-        settings: dict[str, Any] = {}
-        if retention is not None:
-            settings["retention"] = retention if retention == "consumed" else seconds(retention, "retention")
-        if retention_bytes is not None:
-            if not isinstance(retention_bytes, int) or isinstance(retention_bytes, bool):
-                raise LocalError(f"retention_bytes is a number of bytes; it was {retention_bytes!r}")
-            settings["retention_bytes"] = retention_bytes
+        settings = _settings(
+            retention, retention_bytes, redelivery_limit, redelivery_delay, dead_to, dedup_window, exclusive
+        )
         if channel is not None:
             if not isinstance(channel, str) or not channel:
                 raise LocalError(f"channel is the name of one; it was {channel!r}")
@@ -100,6 +153,129 @@ class Admin:
         link = self._link()
         request = link.core.create_destination(destination, json.dumps(settings, sort_keys=True))
         await link.call(request, DestinationOpened, self._timeout)
+
+    async def change(
+        self,
+        destination: str,
+        *,
+        retention: Duration | Literal["consumed"] | None = None,
+        retention_bytes: int | None = None,
+        redelivery_limit: int | None = None,
+        redelivery_delay: Duration | None = None,
+        dead_to: DeadTo | None = None,
+        dedup_window: Duration | None = None,
+        exclusive: bool | None = None,
+    ) -> None:
+        """Change settings of a destination that exists, while it is used; the others stay. See `create`.
+
+        >>> await admin.change("queue:orders", redelivery_limit=3)
+        """
+        settings = _settings(
+            retention, retention_bytes, redelivery_limit, redelivery_delay, dead_to, dedup_window, exclusive
+        )
+        if not settings:
+            raise LocalError("no setting was given that is to be changed")
+        text = json.dumps(settings, sort_keys=True)
+        await self._order(destination, lambda id: AlterDestination(destination=id, settings=text))
+
+    async def delete(self, destination: str) -> None:
+        """Delete a destination with all its messages and subscriptions; its consumers are closed and told.
+
+        >>> await admin.delete("queue:orders")
+        """
+        await self._order(destination, lambda id: DeleteDestination(destination=id))
+
+    async def purge(self, destination: str, *, channel: str = "") -> None:
+        """Drop all messages of a destination, also those that consumers have; subscriptions stay.
+
+        Messages of a transaction that is being committed stay. `channel` is for "queue:_DMQ".
+
+        >>> await admin.purge("queue:orders")
+        """
+        await self._order(destination, lambda id: PurgeDestination(destination=id), channel)
+
+    async def dead(self, destination: str | None = None) -> list[dict[str, Any]]:
+        """The dead messages of a destination, or all: where they died, why, and after how many deliveries.
+
+        >>> [(row["destination"], row["reason"]) for row in await admin.dead()]
+        """
+        if destination is not None:
+            parse_destination(destination)
+        rows: list[dict[str, Any]] = []
+        for channel in await self._channels():
+            async for message in DeadQueue(self._make_scope, channel).messages(destination):
+                rows.append(describe(message))
+        return rows
+
+    async def retry(self, destination: str | None = None, *, ids: Iterable[str] = ()) -> int:
+        """Send dead messages back to where they died; returns how many.
+
+        All, those of a destination, or those with these ids, as `dead` tells them. Each is sent back once,
+        as a new message without the properties of its death; that is so, too, when the caller is killed in
+        the middle, and calls again. To a topic they are published: all of its subscriptions get them.
+
+        >>> await admin.retry("queue:orders")
+        """
+        if destination is not None:
+            parse_destination(destination)
+        if isinstance(ids, str):
+            raise LocalError("ids is a list of message ids")
+        wanted = frozenset(ids)
+        return sum(
+            [
+                await DeadQueue(self._make_scope, channel).retry(destination, wanted)
+                for channel in await self._channels()
+            ]
+        )
+
+    async def move(self, source: str, target: str, *, channel: str = "") -> int:
+        """Move the messages of a queue that no consumer has at the moment; returns how many.
+
+        Each is moved once, also when the caller is killed in the middle. `channel` is for "queue:_DMQ".
+
+        >>> await admin.move("queue:orders", "queue:orders.later")
+        """
+        if parse_destination(source).kind != "queue":
+            raise LocalError(f"{source} is a topic: only the messages of a queue are moved")
+        if source == target:
+            raise LocalError(f"the messages of {source} are there already")
+        return await move(self._make_scope, source, target, channel)
+
+    async def consumers(self, destination: str | None = None) -> list[dict[str, Any]]:
+        """The consumers of a destination, or all, with the messages that they have.
+
+        >>> [(row["destination"], row["in_flight"]) for row in await admin.consumers()]
+        """
+        if destination is not None:
+            parse_destination(destination)
+        rows: list[dict[str, Any]] = []
+        for channel in await self._channels():
+            page = await self._ask("consumers", dict, channel=channel, after="")
+            rows += page.get("rows", [])
+            while page.get("next"):
+                page = await self._ask("consumers", dict, channel=channel, after=page["next"])
+                rows += page.get("rows", [])
+        return [
+            {name: value for name, value in row.items() if name != "place"}
+            for row in rows
+            if destination in (None, row["destination"])
+        ]
+
+    async def _channels(self) -> list[str]:
+        return list((await self._ask_range("", "channels"))["channels"])
+
+    async def _order(self, name: str, command: Callable[[int], Order], channel: str = "") -> None:
+        """Have a command about a destination ordered; raises DestinationError with the reason if refused."""
+        parse_destination(name)
+        scope = self._make_scope(AckMode.AUTO)
+        try:
+            opened = await scope.open_destination(name, create=False, channel=channel)
+            outcome = await scope.order(opened.channel, command(opened.destination))
+        finally:
+            await scope.close()
+        error = destination_error(outcome, name)
+        if error is not None:
+            raise error
 
     async def _ask_range(self, channel: str, question: str) -> dict[str, Any]:
         link = self._link()

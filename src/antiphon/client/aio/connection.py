@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Coroutine
+import random
+from collections.abc import Callable
 from typing import Any, Literal
 
 from antiphon.client.aio.admin import Admin
 from antiphon.client.aio.block import Block, Duration, Once, seconds
+from antiphon.client.aio.callbacks import Callbacks
 from antiphon.client.aio.link import ClientLink, reason_of
 from antiphon.client.aio.ranges import Ranges
 from antiphon.client.aio.scope import SessionScope
 from antiphon.client.aio.session import Session
 from antiphon.client.aio.staging import Staging
-from antiphon.client.core.route import Server, parse_url
-from antiphon.errors import AccessDenied, AntiphonError, ConnectionFailed, LocalError, NotConnected
+from antiphon.client.core.route import Server, in_turn, parse_url
+from antiphon.errors import (
+    AccessDenied,
+    AntiphonError,
+    ClientIdInUse,
+    ConnectionFailed,
+    LocalError,
+    NotConnected,
+)
 from antiphon.wire.frames import AckMode
-
-log = logging.getLogger("antiphon")
 
 AckName = Literal["auto", "client", "individual", "dups_ok"]
 
@@ -44,8 +50,13 @@ def connect(
     client_id: str | None = None,
     timeout: Duration = 10,
     reconnect: Duration = RECONNECT_S,
+    spread: bool = True,
+    started: bool = True,
 ) -> Connection:
-    """A connection to the first of the servers in `url` that lets us in.
+    """A connection to one of the servers in `url`.
+
+    The servers are tried in their order, beginning with one that is drawn, so that many clients with the same
+    `url` spread over the servers; with the first, if `spread` is False.
 
     Await it, or use it with `async with`. `timeout` is how long that may take; and how
     long the server may take later on to open a session, a producer or a consumer.
@@ -56,17 +67,30 @@ def connect(
     consumer, and at least for `reconnect` seconds; then, or at once if that is 0, the connection is over
     (NotConnected). `connection.state` says how it is; `on_lost` and `on_resumed` are called when it changes.
 
+    With `started=False` consumers give out nothing before `connection.start()`.
+
+    `on_error` is called with an error that no call raises. NotConnected: the connection is over.
+    SessionClosed: a session cannot go on. AcknowledgeRefused: an acknowledgement that the library sent in the
+    background came too late. PublishRefused, PublishUncertain: a non-persistent message, whose `send` had
+    returned, is not stored, or perhaps not.
+
+    A `client_id` belongs to one connection in the whole cluster, until that is closed: another one raises
+    ClientIdInUse. A connection that is lost keeps it for two seconds, and then until another takes it: if the
+    first comes back then, it is over.
+
     >>> async with antiphon.connect("antiphon://127.0.0.1:7420,127.0.0.1:7421") as connection:
     ...     async with connection.session() as session:
     ...         await session.producer("queue:orders").send(b"...")
     """
+    servers = parse_url(url)
     return Connection(
-        parse_url(url),
+        in_turn(servers, random.random()) if spread else servers,
         user=_checked("user", user),
         password=_checked("password", password),
         client_id=_checked("client_id", client_id),
         timeout=seconds(timeout, "timeout"),
         reconnect=seconds(reconnect, "reconnect"),
+        started=bool(started),
     )
 
 
@@ -86,6 +110,7 @@ class Connection(Block):
         client_id: str,
         timeout: float,
         reconnect: float,
+        started: bool = True,
     ) -> None:
         self._servers = servers
         self._user = user
@@ -95,12 +120,15 @@ class Connection(Block):
         self._reconnect = reconnect
         self._connecting = Once(self._connect, undo=self._leave)
         self._link: ClientLink | None = None
+        self._begins_started = started
         self._sessions: list[Session | Staging | Ranges] = []
-        self._callbacks: set[asyncio.Task[Any]] = set()
+        self._callbacks = Callbacks()
         self.on_lost: Callable[[], Any] | None = None
         """Called, or awaited in a task, when the connection is lost; it is looked for meanwhile."""
         self.on_resumed: Callable[[], Any] | None = None
         """Called, or awaited in a task, when there is a connection again."""
+        self.on_error: Callable[[AntiphonError], Any] | None = None
+        """Called, or awaited in a task, with an error that no call raises, see `connect`."""
 
     @property
     def state(self) -> State:
@@ -118,6 +146,36 @@ class Connection(Block):
     def closed(self) -> bool:
         """Was the connection closed, or given up? A connection that is lost for a while is not."""
         return self._link is not None and self._link.error is not None
+
+    @property
+    def is_started(self) -> bool:
+        """Do consumers give out messages? Not after `stop`, until `start`.
+
+        >>> connection = await antiphon.connect("antiphon://127.0.0.1:7420", started=False)
+        >>> connection.is_started
+        False
+        """
+        return self._begins_started if self._link is None else not self._link.is_stopped
+
+    async def stop(self) -> None:
+        """Have the consumers of all sessions give out nothing until `start`.
+
+        When this returns no `receive` returns a message, and no loop goes on to its next one. Calls that wait
+        go on waiting, and their timeouts run on: then they return nothing. What the application is working on
+        is not waited for. Sending, acknowledging, commits and browsing go on as usual; replies to requests
+        wait, as other messages do. Messages that were sent ahead stay with their consumers.
+
+        >>> await connection.stop()
+        """
+        self._connected().stop()
+
+    async def start(self) -> None:
+        """Have the consumers give out messages again. A connection is started if `connect` is not told
+        otherwise.
+
+        >>> await connection.start()
+        """
+        self._connected().start()
 
     def session(self, ack: AckName | None = None, *, transacted: bool = False) -> Session:
         """A session, whose `ack` says when messages are acknowledged.
@@ -173,7 +231,9 @@ class Connection(Block):
 
         >>> status = await connection.admin().status()
         """
-        return Admin(self._connected, self._timeout)
+        return Admin(
+            self._connected, self._timeout, lambda mode: SessionScope(self._connected, mode, self._timeout)
+        )
 
     async def close(self) -> None:
         """Close the sessions, each of which waits until everything in it is confirmed, then say goodbye.
@@ -201,17 +261,9 @@ class Connection(Block):
         await self._connecting.get()
         return self
 
-    def _tell(self, change: Literal["on_lost", "on_resumed"]) -> None:
-        callback = self.on_lost if change == "on_lost" else self.on_resumed
-        try:
-            result = callback() if callback is not None else None
-        except Exception:
-            log.exception("%s of a connection raised", change)
-            return
-        if asyncio.iscoroutine(result):
-            task = asyncio.get_running_loop().create_task(_logged(change, result))
-            self._callbacks.add(task)
-            task.add_done_callback(self._callbacks.discard)
+    def _tell(self, name: Literal["on_lost", "on_resumed", "on_error"], *given: object) -> None:
+        function: Callable[..., Any] | None = getattr(self, name)
+        self._callbacks.call(name, function, *given)
 
     def _leave(self, link: ClientLink) -> None:
         """The caller of `connect` was cancelled, and has nothing to close."""
@@ -236,8 +288,10 @@ class Connection(Block):
                 await link.reach(server, share)
                 self._link = link
                 link.tell = self._tell
+                if not self._begins_started:
+                    link.stop()
                 return link
-            except AccessDenied:
+            except (AccessDenied, ClientIdInUse):
                 raise
             except TimeoutError:
                 failures[str(server)] = f"no answer within {share:.3g} s"
@@ -245,13 +299,6 @@ class Connection(Block):
                 failures[str(server)] = reason_of(error)
         reasons = "; ".join(f"{server}: {reason}" for server, reason in failures.items())
         raise ConnectionFailed(f"no server could be reached. {reasons}", failures)
-
-
-async def _logged(name: str, callback: Coroutine[Any, Any, Any]) -> None:
-    try:
-        await callback
-    except Exception:
-        log.exception("%s of a connection raised", name)
 
 
 def _checked(what: str, text: str | None) -> str:

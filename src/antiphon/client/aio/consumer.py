@@ -6,28 +6,30 @@ import asyncio
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from antiphon import clock
 from antiphon.client.aio.block import Block, Duration, Once, seconds
 from antiphon.client.aio.link import ClientLink, Fate
 from antiphon.client.aio.lots import Lot
 from antiphon.client.aio.scope import SessionScope
+from antiphon.client.aio.subscribing import SubscriptionWish
 from antiphon.client.core.client import NEVER_NS
 from antiphon.client.core.consumer import FIRST_MESSAGES, PREFETCH_MESSAGES, ConsumerCore, Span
-from antiphon.client.core.outcomes import acknowledge_error, subscription_error
+from antiphon.client.core.outcomes import acknowledge_error
 from antiphon.client.core.session import QUEUE, Acknowledgement, SessionCore
-from antiphon.errors import AntiphonError, ConsumerClosed, LocalError, NotConnected, SessionClosed, Timeout
-from antiphon.ids import U64_MAX
+from antiphon.errors import (
+    AntiphonError,
+    ConsumerClosed,
+    LocalError,
+    NotConnected,
+    SessionClosed,
+    Timeout,
+)
 from antiphon.message import Message, MessageView
-from antiphon.names import DestinationName, check_subscription_name, parse_destination
 from antiphon.ranges import Ranges
-from antiphon.wire.commands import StartKind, Subscribe, Unsubscribe
+from antiphon.wire.commands import Unsubscribe
 from antiphon.wire.frames import AckMode, DestinationOpened, Done
-
-Start: TypeAlias = Literal["earliest", "latest"] | int
-"""Where a new subscription begins: with the kept messages, with new ones, or with a sequence number."""
-
 
 PREFETCH_MAX = 1_000_000
 
@@ -43,55 +45,6 @@ LOT_SECONDS = 0.01
 
 ANSWER_SECONDS = 1.0
 """How long a receive that has messages waits to hear that they are still its own, though its time is up."""
-
-
-class SubscriptionWish:
-    """The wanted subscription of a topic; a queue has none."""
-
-    def __init__(self, destination: DestinationName, durable: str | None, start: Start | None) -> None:
-        if destination.kind == "queue" and durable is not None:
-            raise LocalError(f"{destination} is a queue: only a subscription to a topic is durable")
-        if destination.kind == "queue" and start is not None:
-            raise LocalError(
-                f"{destination} is a queue: it is consumed from its first message, not from a start"
-            )
-        if durable is not None:
-            check_subscription_name(durable)
-        self.is_topic = destination.kind == "topic"
-        # The subscription ends with its consumer.
-        self.is_passing = self.is_topic and durable is None
-        self.durable = durable
-        self._start, self._number = _start(start)
-
-    async def order(self, scope: SessionScope, opened: DestinationOpened) -> int:
-        """Begin the subscription, or find it; its id."""
-        item = await scope.order(
-            opened.channel,
-            Subscribe(
-                destination=opened.destination,
-                durable=self.durable is not None,
-                shared=False,
-                name=self.durable or "",
-                client_id=scope.link.core.client_id,
-                start=self._start,
-                number=self._number,
-            ),
-        )
-        error = subscription_error(item)
-        if error is not None:
-            raise error
-        return item.sequence
-
-
-def _start(start: Start | None) -> tuple[StartKind, int]:
-    match start:
-        case None | "latest":
-            return StartKind.LATEST, 0
-        case "earliest":
-            return StartKind.EARLIEST, 0
-        case int() if not isinstance(start, bool) and 0 <= start <= U64_MAX:
-            return StartKind.NUMBER, start
-    raise LocalError(f'start is "earliest", "latest" or a sequence number; it was {start!r}')
 
 
 class Attached(NamedTuple):
@@ -181,7 +134,9 @@ class Consumer(Block):
     async def close(self) -> None:
         """Wait until the acknowledgements are confirmed, then receive nothing more.
 
-        Messages that were received and not acknowledged will be delivered again.
+        Calls that wait for a message end with ConsumerClosed. Messages that were received and not
+        acknowledged come again; in a client or transacted session they stay with the session, which may still
+        acknowledge them.
 
         >>> await consumer.close()
         """
@@ -234,18 +189,19 @@ class Intake:
         scope: SessionScope,
         destination: str,
         prefetch: int | None,
-        durable: str | None = None,
-        start: Start | None = None,
+        wish: SubscriptionWish,
         *,
         create: bool = True,
+        channel: str = "",
     ) -> None:
-        self._wish = SubscriptionWish(parse_destination(destination), durable, start)
+        self._wish = wish
         if prefetch is not None and not (isinstance(prefetch, int) and 0 <= prefetch <= PREFETCH_MAX):
             raise LocalError(f"prefetch is 0 to {PREFETCH_MAX:,} messages; it was {prefetch!r}")
         self.destination = destination
-        self.options = (destination, prefetch, durable, start, create)
+        self.options = (destination, prefetch, wish.options, create, channel)
         """The arguments: a call with the same ones may take over a dropped consumer."""
         self._is_created = create
+        self._channel = channel
         self._scope = scope
         self._prefetch = prefetch
         self._opening = Once(self._open)
@@ -254,7 +210,7 @@ class Intake:
         self.error: AntiphonError | None = None
         """Why there will be no more messages."""
         self.was_closed_here = False
-        self._is_used = True
+        self.is_used = True
         self._is_looked_after = False
         self._dropped_ns = 0
         # Messages that the application had of it when another consumer took it over.
@@ -271,7 +227,10 @@ class Intake:
         self._loop = asyncio.get_running_loop()
         scope = self._scope
         session = await scope.core()
-        opened = await scope.open_destination(self.destination, create=self._is_created)
+        await scope.end_stays()
+        opened = await scope.open_destination(
+            self.destination, create=self._is_created, channel=self._channel
+        )
         subscription = await self._wish.order(scope, opened) if self._wish.is_topic else QUEUE
         return await self._attach(scope.link, session, opened, subscription, scope.timeout)
 
@@ -288,9 +247,11 @@ class Intake:
             self.destination,
             opened,
             subscription=subscription,
+            selector="" if self._wish.is_topic else self._wish.selector,
             prefetch_messages=PREFETCH_MESSAGES if self._prefetch is None else self._prefetch,
             first_messages=FIRST_MESSAGES if self._prefetch is None else None,
             acknowledge=self._acknowledge,
+            reject=self._reject,
         )
         core.recall = self.recall
         request = link.core.open_consumer(session, core)
@@ -331,7 +292,7 @@ class Intake:
         except AntiphonError as error:
             self.ended(error)
             raise
-        self.credit_returned()  # who waits has asked the former one
+        self.look_again()  # who waits has asked the former one
         if self.error is not None:
             # The consumer was closed meanwhile.
             self._scope.consumers.pop(self, None)
@@ -359,25 +320,42 @@ class Intake:
         link, session, core, _ = attached
         self._scope.consumers.pop(self, None)
         link.receivers.pop((session.session, core.consumer), None)
-        transactions = self._scope.transactions
-        if transactions is not None and core.held and not self._scope.is_closed:
-            # The consumer has to stay until the transaction has acknowledged its messages: else others would
-            # get them.
-            transactions.close_later(partial(self._detach, attached))
-        elif self._held_before.intersection(core.held) and not self._scope.is_closed:
-            link.loop.call_later(DROPPED_SECONDS, self._detach_later, attached)
-        else:
+        if self._scope.is_closed or not self._has_to_stay:
             await self._detach(attached)
-
-    def _detach_later(self, attached: Attached) -> None:
-        """The application still has messages of an earlier consumer: this one has to stay until they are
-        acknowledged, else others would get them."""
-        if self._scope.is_over:
             return
-        if self._held_before.intersection(attached.core.held):
-            attached.link.loop.call_later(DROPPED_SECONDS, self._detach_later, attached)
+        # Others get what the application has not seen.
+        link.core.asking.retire(session, core)
+        link.flush_soon()
+        if self._scope.transactions is not None:
+            self._scope.transactions.close_later(partial(self._detach, attached))
         else:
-            self._scope.leave(self._detach(attached))
+            self._scope.staying[self] = None
+
+    @property
+    def _has_to_stay(self) -> bool:
+        """Has the application messages that others would get if the consumer went?
+
+        Its messages belong to the session until that acknowledges them, in modes where the session does; or
+        they are those of an earlier consumer, which was not closed.
+        """
+        attached = self._opening.result
+        if attached is None:
+            return False
+        if self._scope.ack_mode in (AckMode.CLIENT, AckMode.TRANSACTED):
+            return bool(attached.core.held)
+        return bool(self._held_before.intersection(attached.core.held))
+
+    async def end_stay(self) -> None:
+        """The consumer was closed, and stays no longer than its messages are the application's."""
+        attached = self._opening.result
+        if attached is None or self._has_to_stay or self not in self._scope.staying:
+            return
+        del self._scope.staying[self]
+        try:
+            await self._detach(attached)
+        except AntiphonError:
+            # It ends with the session then.
+            pass
 
     async def _detach(self, attached: Attached) -> None:
         link, session, core, _ = attached
@@ -405,7 +383,7 @@ class Intake:
         loop = self._loop
         if loop is None or self.error is not None:
             return
-        self._is_used = False
+        self.is_used = False
         if asyncio._get_running_loop() is loop:
             # The next call with the same arguments is to find it.
             self._scope.dropped[self] = None
@@ -416,7 +394,7 @@ class Intake:
             pass
 
     def _on_dropped(self) -> None:
-        if not self._is_used:
+        if not self.is_used:
             self._scope.dropped[self] = None
             self._dropped_ns = clock.now_ns()
             if not self._is_looked_after:
@@ -451,7 +429,7 @@ class Intake:
     def taken_over(self) -> Intake:
         """Another consumer goes on with it."""
         del self._scope.dropped[self]
-        self._is_used = True
+        self.is_used = True
         if self._opening.result is not None:
             self._held_before = self._opening.result.core.held.copy()
         return self
@@ -470,10 +448,10 @@ class Intake:
         """There will be no more messages; the first reason counts."""
         self.recall()
         self.error = self.error or error
-        self.credit_returned()
+        self.look_again()
 
-    def credit_returned(self) -> None:
-        """Receivers may look: for those whose time is up, nothing more will come."""
+    def look_again(self) -> None:
+        """All receivers may look: for those whose time is up, nothing more will come."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(True)
@@ -504,6 +482,13 @@ class Intake:
                     link, session, core, _ = attached = self._attached
                     taken, count = [], wanted
                 self._check(attached)
+                if link.is_stopped:
+                    if await self._with(taken, core, self._woken(attached, deadline)):
+                        continue
+                    # Until its time was over the connection was stopped, and gave nothing.
+                    self._undo_take(attached, taken)
+                    taken = []
+                    break
                 if taken and not self._is_sure(attached):
                     # Messages taken here and not given to the application may be another's by now.
                     self._undo_take(attached, taken)
@@ -691,7 +676,7 @@ class Intake:
         count_max = min(LOT_MESSAGES, core.window // 4)
         if core.buffered < 2 or count_max < 2 or self._scope.hindrance is not None or self.error is not None:
             return None
-        if not self._is_sure(attached):
+        if link.is_stopped or not self._is_sure(attached):
             return None
         spans, count = core.first(count_max, core.prefetch_bytes // 4)
         until_ns = core.sure_until_ns if link.core.sureness.sure_ns else NEVER_NS
@@ -743,8 +728,7 @@ class Intake:
 
     async def _acknowledge(self, message: MessageView) -> None:
         link, session, core, _ = self._attached
-        link.check()
-        session.check()
+        self._check_session()
         if self._scope.ack_mode is AckMode.TRANSACTED:
             raise LocalError("in a transacted session `session.commit()` acknowledges what was received")
         refusal = None
@@ -767,6 +751,32 @@ class Intake:
             await self._settled(last)
         if refusal is not None:
             raise refusal
+        await self._scope.end_stays()
+
+    def _check_session(self) -> None:
+        """May its messages still be acknowledged?"""
+        link, session, _, _ = self._attached
+        link.check()
+        session.check()
+        if self._scope.is_closed:
+            raise SessionClosed("the session is closed: what it did not acknowledge comes again")
+
+    async def _reject(self, message: MessageView) -> None:
+        link, session, core, _ = self._attached
+        self._check_session()
+        if self._scope.ack_mode is AckMode.TRANSACTED:
+            raise LocalError(
+                "in a transacted session nothing is rejected: `session.rollback()` gives it back"
+            )
+        self.recall()
+        rejected = session.reject_one(core, message.sequence)
+        link.flush_soon()
+        await self._settled(rejected)
+        for item in rejected.outcomes:
+            error = acknowledge_error(item)
+            if error is not None:
+                raise error
+        await self._scope.end_stays()
 
     async def _settled(self, acknowledgement: Acknowledgement) -> None:
         link, session, _, _ = self._attached

@@ -33,11 +33,19 @@ from antiphon.client.core.events import (
     RequestAnswered,
     SessionEnded,
     Settled,
+    Unheard,
     Welcomed,
 )
 from antiphon.client.core.publication import wake
 from antiphon.client.core.route import Route, Server, read_servers
-from antiphon.errors import AccessDenied, AntiphonError, NotConnected, RemoteError, Timeout
+from antiphon.errors import (
+    AccessDenied,
+    AntiphonError,
+    ClientIdInUse,
+    NotConnected,
+    RemoteError,
+    Timeout,
+)
 from antiphon.wire.buffer import FrameBuffer
 from antiphon.wire.commands import ConfirmItem
 from antiphon.wire.frames import CONFIRM, ClientFrame, Goodbye, Welcome, decode_server_frame, encode_frame
@@ -74,15 +82,16 @@ class ServerLine(asyncio.Protocol):
         assert self._transport is not None, "nothing is written before there is a connection"
         self._transport.writelines(buffers)
 
-    def close(self, last_word: ClientFrame | None = None) -> None:
-        """Close, after everything written and this frame are sent."""
+    def close(self, last_word: ClientFrame | None = None, *, waits: bool = False) -> None:
+        """Close, after everything written and this frame are sent; or have the peer close, which `waits`."""
         if self._transport is not None:
             if last_word is not None:
                 self._transport.write(encode_frame(last_word))
-            self._transport.close()
+            if not waits:
+                self._transport.close()
 
     async def closed(self) -> None:
-        """Wait until the socket is closed; not for long if the peer does not read."""
+        """Wait until the socket is closed; not for long if the peer does not read, or does not close it."""
         if self._transport is None:
             return
         try:
@@ -91,6 +100,9 @@ class ServerLine(asyncio.Protocol):
         except TimeoutError:
             self._transport.abort()
             await self._gone
+        except asyncio.CancelledError:
+            self._transport.abort()
+            raise
 
     def abort(self) -> None:
         """Close without a Goodbye."""
@@ -153,11 +165,15 @@ class Expiring(Protocol):
 class Receiver(Protocol):
     """A consumer, as the link knows it."""
 
+    @property
+    def is_used(self) -> bool:
+        """Does the application still have it?"""
+
     def arrived(self) -> None:
         """There are messages."""
 
-    def credit_returned(self) -> None:
-        """Everything that was sent is here, and nothing more is on its way."""
+    def look_again(self) -> None:
+        """Something else has changed: all that wait may look whether it concerns them."""
 
     def ended(self, error: AntiphonError) -> None:
         """There will be no more messages."""
@@ -171,12 +187,15 @@ class ClientLink:
     ) -> None:
         self.core = ClientCore(user=user, password=password, client_id=client_id)
         self._like_this = partial(
-            ClientLink, user=user, password=password, client_id=client_id, reconnect_s=reconnect_s
+            ClientLink, user=user, password=password, client_id="", reconnect_s=reconnect_s
         )
         self.error: AntiphonError | None = None
         self.loop = asyncio.get_running_loop()
         self.receivers: dict[tuple[int, int], Receiver] = {}
-        self.tell: Callable[[Literal["on_lost", "on_resumed"]], None] | None = None
+        self.tell: Callable[..., None] | None = None
+        """Called with the name of a callback of the application, and with what that is given."""
+        self.is_stopped = False
+        """Do consumers give out nothing at the moment?"""
         self._is_lost = False
         self._route = Route(servers, random.random)
         self._reconnect_s = reconnect_s
@@ -195,8 +214,18 @@ class ClientLink:
         """The last server of the link."""
         return str(self._route.current)
 
+    def has_receiver(self, channel: str, destination: int) -> bool:
+        """Does a consumer of this connection, in any session, receive from this destination?"""
+        for (session, number), receiver in self.receivers.items():
+            consumer = self.core.sessions[session].consumers.get(number)
+            if consumer is None or (consumer.channel, consumer.destination) != (channel, destination):
+                continue
+            if receiver.is_used:
+                return True
+        return False
+
     def sibling(self) -> ClientLink:
-        """Another link to the same servers, not connected yet."""
+        """Another link to the same servers, not connected yet. A client id belongs to one connection."""
         return self._like_this(self._route.servers)
 
     @property
@@ -281,6 +310,7 @@ class ClientLink:
             log.warning("the connection to %s is over: %s", self.server, error)
             self.end(error)
             self._tell("on_lost")
+            self.report(self.lost())
         else:
             self._is_lost = True
             log.warning("the connection to %s is lost: %s; looking for a server", self.server, error)
@@ -288,9 +318,13 @@ class ClientLink:
             self._reconnecting = self.loop.create_task(self._reconnect(error))
             self._tell("on_lost")
 
-    def _tell(self, change: Literal["on_lost", "on_resumed"]) -> None:
+    def _tell(self, name: Literal["on_lost", "on_resumed", "on_error"], *given: object) -> None:
         if self.tell is not None:
-            self.tell(change)
+            self.tell(name, *given)
+
+    def report(self, error: AntiphonError) -> None:
+        """Tell the application of a failure that none of its calls raises."""
+        self._tell("on_error", error)
 
     async def find(self) -> None:
         """Try the servers, over and over, until one of them admits the client."""
@@ -306,7 +340,7 @@ class ClientLink:
         try:
             await self.reach(server, ATTEMPT_S)
             return True
-        except AccessDenied:
+        except (AccessDenied, ClientIdInUse):
             raise
         except TimeoutError:
             reason = f"no answer within {ATTEMPT_S:g} s"
@@ -321,7 +355,7 @@ class ClientLink:
             try:
                 if await self._try_next():
                     return
-            except AccessDenied as error:
+            except (AccessDenied, ClientIdInUse) as error:
                 self._give_up(error)
                 return
             tried_s = (clock.now_ns() - route.lost_ns) / 1e9
@@ -337,6 +371,7 @@ class ClientLink:
     def _give_up(self, error: AntiphonError) -> None:
         log.warning("the connection to %s is given up: %s", self.server, error)
         self.end(error)
+        self.report(self.lost())
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -368,7 +403,8 @@ class ClientLink:
             case CreditReturned():
                 receiver = self.receivers.get((event.session, event.consumer))
                 if receiver is not None:
-                    receiver.credit_returned()
+                    # Everything that was sent is here, and nothing more is on its way.
+                    receiver.look_again()
             case ConsumerStopped():
                 receiver = self.receivers.pop((event.session, event.consumer), None)
                 if receiver is not None:
@@ -378,6 +414,9 @@ class ClientLink:
                     cast(Pending, tag).lose(event.error)
             case Expired():
                 cast(Expiring, event.publication).expire()
+            case Unheard():
+                log.warning("%s", event.error)
+                self.report(event.error)
             case Welcomed():
                 self._on_welcomed(event)
             case Ended():
@@ -442,7 +481,9 @@ class ClientLink:
             raise self.lost() from self.error
 
     def lost(self) -> NotConnected:
-        return NotConnected(f"the connection to {self.server} is over: {self.error}")
+        error = NotConnected(f"the connection to {self.server} is over: {self.error}")
+        error.__cause__ = self.error
+        return error
 
     async def news(self) -> None:
         """Wait until the server has sent something, or the connection is over."""
@@ -454,7 +495,8 @@ class ClientLink:
     def at_tick(self, action: Callable[[], None]) -> None:
         """Act in the next turn of the loop, just before everything is written."""
         self._at_tick.append(action)
-        self.flush_soon()
+        if not self._is_tick_due:
+            self.flush_soon()
 
     def flush_soon(self) -> None:
         """Write in the next turn of the loop, together with the rest of this turn."""
@@ -476,6 +518,18 @@ class ClientLink:
                 self._line.write(output)
         if self.core.wake_ns < self._timer_ns:
             self._set_timer()
+
+    # -- stopped and started ---------------------------------------------------
+
+    def stop(self) -> None:
+        """From now on consumers give out nothing, also those whose receivers wait already."""
+        self.is_stopped = True
+        self._recall()
+
+    def start(self) -> None:
+        self.is_stopped = False
+        for receiver in self.receivers.values():
+            receiver.look_again()
 
     # -- time ------------------------------------------------------------------
 
@@ -515,16 +569,17 @@ class ClientLink:
             receiver.ended(self.lost())
         wake(self._news)
 
-    def leave(self) -> ServerLine | None:
+    def leave(self, *, waits: bool = False) -> ServerLine | None:
         self.flush()
         line, self._line = self._line, None
         self.end(NotConnected("it was closed here"))
         if line is not None:
-            line.close(Goodbye(code="", text=""))
+            line.close(Goodbye(code="", text=""), waits=waits)
         return line
 
     async def close(self) -> None:
-        line = self.leave()
+        # The server closes when the client id is free: another connection may follow at once, to any server.
+        line = self.leave(waits=bool(self.core.client_id))
         if line is not None:
             await line.closed()
 

@@ -12,12 +12,11 @@ from antiphon.batch.layout import PRIORITY_DEFAULT
 from antiphon.client.aio.block import Block, Duration, Once, seconds, timeout_s
 from antiphon.client.aio.resending import send_under_id
 from antiphon.client.aio.scope import SessionScope
-from antiphon.client.aio.sending import Outcome, Sending, SendLane, check_plain
+from antiphon.client.aio.sending import Sending, SendLane, check_plain
 from antiphon.client.aio.transacting import TransactedLane
-from antiphon.client.core.outcomes import STORED
 from antiphon.client.core.publication import Row
 from antiphon.client.core.receipts import Receipt, Receipts
-from antiphon.errors import AntiphonError, InvalidMessage, InvalidName, LocalError, SessionClosed, Timeout
+from antiphon.errors import InvalidMessage, InvalidName, LocalError, SessionClosed, Timeout
 from antiphon.names import parse_destination
 from antiphon.values import PropertyValue
 
@@ -43,27 +42,38 @@ class Producer(Block):
         *,
         properties: Mapping[str, PropertyValue] | None = None,
         priority: int = PRIORITY_DEFAULT,
+        ttl: Duration | None = None,
+        delay: Duration | None = None,
         key: str | None = None,
         correlation_id: str | None = None,
         reply_to: str | None = None,
         type: str | None = None,
         persistent: bool = True,
+        dedup_id: str | bytes | None = None,
         timeout: Duration | None = None,
         message_id: str | None = None,
     ) -> Receipt:
         """Send one message; return when it is stored.
 
-        Sends that are started together travel together: a thousand of them in an
-        `asyncio.gather` cost little more than one. When the outcome is not known after
-        `timeout` (60 s if not given) this raises PublishUncertain. Cancelling a send does
-        not take the message back.
+        Sends that are started together travel together: a thousand of them in an `asyncio.gather` cost little
+        more than one. When the outcome is not known after `timeout` (60 s if not given) this raises
+        PublishUncertain. Cancelling a send does not take the message back.
 
-        A `message_id` is that of a message whose fate another process, or an earlier life of
-        this one, does not know: it is stored once, however often it is sent under its id. The
-        session it was sent in cannot go on after that.
+        Messages of a higher `priority` (0 to 9) come first. A message that was not received `ttl` seconds
+        after it was sent expires. With a `delay` it is neither delivered nor browsed before.
 
-        In a transacted session it returns as soon as there is room for the message. It is stored, and
-        gets its place, when the transaction is committed.
+        A `message_id` is that of a message whose fate another process, or an earlier life of this one, does
+        not know: it is stored once, however often it is sent under its id. The session it was sent in cannot
+        go on after that.
+
+        A `dedup_id` (text or up to 255 bytes) is the application's own name for the message: while the
+        destination remembers it, a second message with it is not stored, whichever session or process sends
+        it. Its receipt says `duplicate`, and has the place of the first.
+
+        With `persistent=False` this returns when the server has taken the message: the receipt has no
+        sequence. Such a message is delivered at most once; a later refusal is counted in `session.unstored`.
+
+        In a transacted session it returns when there is room for the message, which the commit stores.
 
         >>> await producer.send({"total": 12.5}, properties={"region": "EU"}, priority=7)
         <Receipt 12 on a, ID:00000000000000000000000000000007-1@a>
@@ -73,39 +83,29 @@ class Producer(Block):
             isinstance(body, bytes)
             and not properties
             and priority == PRIORITY_DEFAULT
+            and ttl is delay is None
             and key is correlation_id is reply_to is type is None
             and persistent
+            and dedup_id is None
         ):
-            row = Row(body, properties, priority, key, correlation_id, reply_to, type, persistent)
+            headers = (key, correlation_id, reply_to, type)
+            row = Row(body, properties, priority, *headers, persistent, ttl, delay, dedup_id)
         if self._opening.result is None:
             # A message that may not be sent should not bring a destination into being either.
             (row or Row(body))._add_to(BatchBuilder(), timestamp_ms=0)
-        lane = self._ready_lane
+        lane, limit_s = self._ready_lane, timeout_s(timeout)
         if lane is None:
-            lane, timeout = await self._open_within(timeout_s(timeout))
+            lane, limit_s = await self._open_within(limit_s)
+        plain = body if row is None and isinstance(body, bytes) else None
         if isinstance(lane, TransactedLane):
             if message_id is not None:
                 raise LocalError("in a transaction nothing is sent under an id that it had before")
-            plain = body if row is None and isinstance(body, bytes) else None
             receipt = lane.join(plain) if plain is not None else None
             if receipt is not None:
                 return receipt
-            return await lane.send(plain, row, timeout_s(timeout))
-        if message_id is not None:
-            return await send_under_id(
-                lane.link, lane.target, row or Row(body), message_id, timeout_s(timeout)
-            )
-        sends = lane.gather(timeout_s(timeout))
-        ticket: asyncio.Future[Outcome] = lane.link.loop.create_future()
-        if row is None:
-            assert isinstance(body, bytes), "only bytes are plain"
-            sends.add_plain(body, ticket)
-        else:
-            sends.add(row, ticket)
-        outcome = await ticket
-        if isinstance(outcome, AntiphonError) or outcome[0].code not in STORED:
-            raise lane.failure(sends, ticket, outcome)
-        return Receipt(lane.core.session, lane.channel, outcome[0].number, outcome[0].sequence)
+        elif message_id is not None:
+            return await send_under_id(lane.link, lane.target, row or Row(body), message_id, limit_s)
+        return await lane.send(plain, row, limit_s)
 
     @property
     def is_blocked(self) -> bool:
@@ -124,11 +124,14 @@ class Producer(Block):
         *,
         properties: Mapping[str, PropertyValue] | None = None,
         priority: int = PRIORITY_DEFAULT,
+        ttl: Duration | None = None,
+        delay: Duration | None = None,
         key: str | None = None,
         correlation_id: str | None = None,
         reply_to: str | None = None,
         type: str | None = None,
         persistent: bool = True,
+        dedup_id: str | bytes | None = None,
         timeout: Duration | None = None,
     ) -> Receipt | None:
         """Send one message as `send` does, unless it would have to wait: then None, at once.
@@ -142,11 +145,14 @@ class Producer(Block):
             body,
             properties=properties,
             priority=priority,
+            ttl=ttl,
+            delay=delay,
             key=key,
             correlation_id=correlation_id,
             reply_to=reply_to,
             type=type,
             persistent=persistent,
+            dedup_id=dedup_id,
             timeout=timeout,
         )
 

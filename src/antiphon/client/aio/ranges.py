@@ -27,6 +27,7 @@ from antiphon.client.aio.transactions import look_at
 from antiphon.errors import DestinationError, DestinationUnavailable, LocalError, ProtocolError, RangeLost
 from antiphon.message import Handover, Message, messages_of
 from antiphon.names import parse_destination
+from antiphon.selectors import Selector
 from antiphon.wire.frames import DestinationOpened, RangeTold
 from antiphon.wire.frames import RangePage as PageFrame
 from antiphon.wire.holds import ReleaseHold
@@ -622,13 +623,17 @@ class _Reading:
         self._parts.clear()
 
 
-async def browse(scope: SessionScope, destination: str, *, create: bool) -> AsyncIterator[Message]:
-    """The messages of a queue or topic. A page is asked for when the one before it is used up."""
+async def browse(
+    scope: SessionScope, destination: str, selector: Selector, *, create: bool, channel: str = ""
+) -> AsyncIterator[Message]:
+    """The messages of a queue or topic that match. A page is asked for when the one before it is used up."""
     await scope.core()
     # Not for the session: nothing will be ordered, and an application may browse while nothing can be.
     link = scope.link
     opened = await link.call(
-        link.core.open_destination(destination, create=create), DestinationOpened, scope.timeout
+        link.core.open_destination(destination, create=create, channel=channel),
+        DestinationOpened,
+        scope.timeout,
     )
     ids = frozenset([opened.destination])
     start, more = 1, True
@@ -647,6 +652,10 @@ async def browse(scope: SessionScope, destination: str, *, create: bool) -> Asyn
                 batch = Batch.decode(data)
             except ProtocolError:
                 continue  # no consumer gets these messages either, and an operator is told then
+            if selector.text:
+                for row in selector.match_rows(batch, 0, batch.count, opened.channel).numbers():
+                    yield Message(batch, row, handover)
+                continue
             for message in messages_of(batch, handover):
                 yield message
         start, more = page.through + 1, bool(page.ends)

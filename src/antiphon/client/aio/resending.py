@@ -18,7 +18,7 @@ from antiphon.client.aio.block import Duration, seconds
 from antiphon.client.aio.link import ClientLink, Fate
 from antiphon.client.core.outcomes import STORED, message_ids, publish_error
 from antiphon.client.core.publication import Publication, Row
-from antiphon.client.core.receipts import Receipt, Receipts
+from antiphon.client.core.receipts import Receipt, Receipts, receipt_of
 from antiphon.client.core.session import SessionCore
 from antiphon.errors import AntiphonError, InvalidName, LocalError, PublishUncertain, SessionClosed, Timeout
 from antiphon.ids import MessageId, parse_message_id
@@ -105,22 +105,21 @@ class Uncertain:
         for item in outcomes:
             if item.code not in STORED:
                 raise publish_error(item, self._core.session, self._channel)
-            receipts._add(item.number, item.sequence, item.count)
+            receipts._add_item(item)
         return receipts
 
     def _receipt(self, outcomes: list[ConfirmItem], place: int) -> Receipt:
         number = self._publications[0].first_number + place
         for item in outcomes:
             if item.number <= number < item.number + item.count:
-                return receipt_of(item, self._core.session, self._channel, number)
+                return _receipt(item, self._core.session, self._channel, number)
         raise AssertionError("a command was settled without one of its messages")
 
 
-def receipt_of(item: ConfirmItem, session: int, channel: str, number: int) -> Receipt:
-    past = number - item.number
+def _receipt(item: ConfirmItem, session: int, channel: str, number: int) -> Receipt:
     if item.code not in STORED:
         raise publish_error(item._replace(number=number, count=1), session, channel)
-    return Receipt(session, channel, number, item.sequence + past)
+    return receipt_of(item, session, channel, number)
 
 
 async def send_under_id(
@@ -151,7 +150,7 @@ async def send_under_id(
         raise PublishUncertain(text, message_ids=[message_id]) from None
     except SessionClosed as error:
         raise PublishUncertain(f"it may or may not be stored: {error}", message_ids=[message_id]) from error
-    return receipt_of(item, id.session, channel, id.number)
+    return _receipt(item, id.session, channel, id.number)
 
 
 async def repeat(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from antiphon.client.core.outbox import Order
 from antiphon.client.core.session import SessionCore
 from antiphon.client.core.transaction import TakenMessages
 from antiphon.errors import AntiphonError, LocalError, NotConnected, SessionClosed, Timeout
+from antiphon.names import parse_destination
 from antiphon.wire.commands import ConfirmItem
 from antiphon.wire.frames import AckMode, DestinationOpened, Done, SessionOpened
 
@@ -24,6 +26,10 @@ CLOSE_TIMEOUT_S = 60.0
 
 CLOSE_BLOCKED_S = 1.0
 """How long closing waits for a channel that takes nothing, by the server's word."""
+
+
+TEMPORARY_LANES_MAX = 1_000
+"""Lanes to temporary destinations that a session remembers."""
 
 
 class Receiving(Protocol):
@@ -40,6 +46,9 @@ class Receiving(Protocol):
     async def close(self) -> None:
         """Give back its messages, and wait until its acknowledgements are confirmed."""
 
+    async def end_stay(self) -> None:
+        """Closed before: go if the application has no messages of it any more."""
+
 
 class SessionScope:
     """One session: opened on first use, closed with everything in it."""
@@ -51,10 +60,14 @@ class SessionScope:
         self.consumers: dict[Receiving, None] = {}  # a dict for its order
         # Dropped consumers that no call has taken over yet.
         self.dropped: dict[Receiving, None] = {}
+        # Closed consumers of which the application still has messages.
+        self.staying: dict[Receiving, None] = {}
         self.transactions = SessionTransactions(self) if ack_mode is AckMode.TRANSACTED else None
         # While it is set, receivers wait for it first.
         self.hindrance: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._lanes: dict[tuple[str, int], SendLane] = {}  # ids are a channel's own
+        # Those of them that lead to temporary destinations, in the order in which they were opened.
+        self._temporaries: deque[tuple[str, int]] = deque()
         self._link = link
         self._opening = Once(self._open)
         self._left: set[asyncio.Task[None]] = set()
@@ -63,6 +76,10 @@ class SessionScope:
     def link(self) -> ClientLink:
         """The connection; NotConnected when there is none."""
         return self._link()
+
+    def sibling(self) -> SessionScope:
+        """Another session on the same connection, which acknowledges by itself."""
+        return SessionScope(self._link, AckMode.AUTO, self.timeout)
 
     async def core(self) -> SessionCore:
         """The open session, opened now if need be."""
@@ -81,11 +98,13 @@ class SessionScope:
         core = self._opening.result
         return self.is_closed or (core is not None and core.error is not None)
 
-    async def open_destination(self, name: str, *, create: bool = True) -> DestinationOpened:
+    async def open_destination(
+        self, name: str, *, create: bool = True, channel: str = ""
+    ) -> DestinationOpened:
         """Find a destination, or make it if wanted, and have its channel know the session."""
         core = await self.core()
         link = self.link
-        request = link.core.open_destination(name, create=create, session=core.session)
+        request = link.core.open_destination(name, create=create, session=core.session, channel=channel)
         try:
             return await link.call(request, DestinationOpened, self.timeout)
         except Timeout:
@@ -144,7 +163,15 @@ class SessionScope:
             else:
                 lane = TransactedLane(self.link, core, opened, self.transactions)
             self._lanes[place] = lane
+            if self.transactions is None and parse_destination(name).is_temporary:
+                self._note_temporary(place)
         return lane
+
+    def _note_temporary(self, place: tuple[str, int]) -> None:
+        """A session that replies meets ever new temporary queues: the oldest lanes are forgotten."""
+        self._temporaries.append(place)
+        if len(self._temporaries) > TEMPORARY_LANES_MAX:
+            self._lanes.pop(self._temporaries.popleft()).submit_gathered()
 
     def submit_gathered(self) -> None:
         for lane in self._lanes.values():
@@ -166,6 +193,12 @@ class SessionScope:
         finally:
             self.hindrance = None
             recovered.set()
+        await self.end_stays()
+
+    async def end_stays(self) -> None:
+        """Closed consumers go when the application has acknowledged or returned the messages it had."""
+        if self.staying:
+            await asyncio.gather(*(consumer.end_stay() for consumer in list(self.staying)))
 
     async def give_back(self, core: SessionCore, taken: list[TakenMessages]) -> None:
         """Return taken messages; then have their consumers begin anew, so that they come in order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from bisect import bisect_right
 from collections import deque
@@ -14,7 +15,7 @@ from antiphon import clock
 from antiphon.batch import BODY_BYTES_MAX, Batch, BatchBuilder
 from antiphon.client.aio.link import ClientLink
 from antiphon.client.aio.resending import Uncertain
-from antiphon.client.core.outcomes import STORED, lost_error, publish_error
+from antiphon.client.core.outcomes import ACCEPTED, STORED, lost_error, publish_error
 from antiphon.client.core.publication import (
     GATHERED_BYTES_MAX,
     HEAD_BYTES,
@@ -23,7 +24,7 @@ from antiphon.client.core.publication import (
     Publication,
     Row,
 )
-from antiphon.client.core.receipts import Receipts
+from antiphon.client.core.receipts import Receipt, Receipts, receipt_of
 from antiphon.client.core.session import SessionCore
 from antiphon.errors import (
     AntiphonError,
@@ -36,6 +37,8 @@ from antiphon.errors import (
 )
 from antiphon.wire.commands import ConfirmItem
 from antiphon.wire.frames import DestinationOpened
+
+log = logging.getLogger("antiphon")
 
 AGE_SHARE = 16
 """Messages that travel together expire together. So messages join others only while those are young: no older
@@ -57,20 +60,39 @@ class SendLane:
         self.settings_version = opened.settings_version
         self._sends: Sends | None = None
 
-    def gather(self, timeout_s: float) -> Sends:
-        """The publication for the next message: one that has not left yet, or a new one."""
-        sends = self._sends
+    async def send(self, body: bytes | None, row: Row | None, timeout_s: float) -> Receipt:
+        """Send one message, a plain body or a whole row; return when that is all its sender waits for."""
+        sends = self.gather(timeout_s, row)
+        ticket: asyncio.Future[Outcome] = self.link.loop.create_future()
+        if row is not None:
+            sends.add(row, ticket)
+        else:
+            assert body is not None, "a message is a body or a row"
+            sends.add_plain(body, ticket)
+        outcome = await ticket
+        if isinstance(outcome, AntiphonError) or outcome[0].code not in ACCEPTED:
+            raise self._failure(sends, ticket, outcome)
+        return receipt_of(outcome[0], self.core.session, self.channel, outcome[0].number)
+
+    def gather(self, timeout_s: float, row: Row | None) -> Sends:
+        """The publication for a message, or for a plain body: one that has not left yet, or a new one.
+
+        Non-persistent messages travel apart from others: they are taken before the others are stored.
+        """
+        sends, is_persistent = self._sends, row is None or row.persistent
         if sends is not None and not sends.first_number:
-            if sends.timeout_s == timeout_s and self._may_grow(sends):
+            is_like = sends.timeout_s == timeout_s and sends.is_persistent == is_persistent
+            if is_like and self._may_grow(sends, row):
                 return sends
             self.submit_gathered()
         sends = self._sends = Sends(self, timeout_s)
+        sends.is_persistent = is_persistent
         self.link.core.watch(sends, int(timeout_s * 1e9))
         self.link.at_tick(self.submit_gathered)
         return sends
 
-    def _may_grow(self, sends: Sends) -> bool:
-        if sends.is_full:
+    def _may_grow(self, sends: Sends, row: Row | None) -> bool:
+        if not sends.has_room_for(row):
             return False
         if not sends.is_submitted:
             return True
@@ -101,12 +123,23 @@ class SendLane:
         gathered = sends.size if sends is not None and not sends.is_submitted else 0
         return not self.core.outbox(self.channel).has_room(gathered + 1)
 
-    def failure(self, sends: Sends, ticket: asyncio.Future[Outcome], outcome: Outcome) -> AntiphonError:
+    def _failure(self, sends: Sends, ticket: asyncio.Future[Outcome], outcome: Outcome) -> AntiphonError:
         if not isinstance(outcome, AntiphonError):
             return publish_error(outcome[0], self.core.session, self.channel)
         if isinstance(outcome, PublishUncertain):
             self.uncertain([sends], sends.timeout_s).explain(outcome, sends.tickets.index(ticket))
         return outcome
+
+    def note_unstored(self, count: int, why: AntiphonError) -> None:
+        """Non-persistent messages whose senders were told that they were taken are not stored, or perhaps
+        not: their senders do not wait to be told."""
+        self.core.unstored += count
+        text = f"{count} non-persistent message{'' if count == 1 else 's'} for channel {self.channel}: {why}"
+        log.warning("%s", text)
+        if isinstance(why, PublishUncertain):
+            self.link.report(PublishUncertain(text, message_ids=why.message_ids))
+        else:
+            self.link.report(PublishRefused(text))
 
     def uncertain(self, publications: Sequence[Publication], timeout_s: float) -> Uncertain:
         """The means to send these again."""
@@ -130,7 +163,7 @@ class Sends(Publication):
     """Messages that travel together, and the futures of their senders: one for all, or one for each. The
     result of a future is never an exception: no sender may be left to look at it."""
 
-    __slots__ = ("_lane", "is_submitted", "opened_ns", "timeout_s")
+    __slots__ = ("_lane", "is_persistent", "is_submitted", "opened_ns", "timeout_s")
 
     def __init__(
         self,
@@ -152,6 +185,7 @@ class Sends(Publication):
         )
         self.timeout_s = timeout_s
         self.is_submitted = False
+        self.is_persistent = True
         self._lane = lane
 
     @property
@@ -160,8 +194,10 @@ class Sends(Publication):
         return outcome
 
     def settle(self, outcomes: list[ConfirmItem]) -> None:
-        """Tell all senders the outcome of their messages."""
-        if self.waiting:
+        """Tell all senders the outcome of their messages, or that they are taken."""
+        if self.is_taken and self.is_settled:
+            self._settle_taken(outcomes)
+        if self.waiting and self.is_settled:
             self.tell()
         tickets: list[asyncio.Future[Outcome]] = self.tickets
         if len(tickets) == 1:
@@ -174,10 +210,20 @@ class Sends(Publication):
                 if not ticket.done():
                     ticket.set_result([ConfirmItem(first + past, 1, code, sequence + past, text)])
 
+    def _settle_taken(self, outcomes: list[ConfirmItem]) -> None:
+        lane = self._lane
+        for item in outcomes:
+            if item.code not in STORED:
+                lane.note_unstored(item.count, publish_error(item, lane.core.session, lane.channel))
+
     def lose(self, error: AntiphonError) -> None:
         """The outcome will not be known in time: tell all senders whether their messages had left."""
         self.tell()
         session, channel = self._lane.core.session, self._lane.channel
+        if self.is_taken:
+            why = lost_error(error, session, channel, self.first_number, self.count)
+            self._lane.note_unstored(self.count, why)
+            return
         count = self.count if len(self.tickets) == 1 else 1
         for place, ticket in enumerate(self.tickets):
             if not ticket.done():
@@ -185,6 +231,9 @@ class Sends(Publication):
                 ticket.set_result(lost_error(error, session, channel, number, count))
 
     def expire(self) -> None:
+        if self.is_taken:
+            # They are still sent, for as long as the session lives.
+            return
         self.lose(self._lane.too_late(self, self.timeout_s))
 
 
@@ -362,10 +411,10 @@ class Sending:
             self._fail(outcome)
             return
         for item in sorted(outcome):
-            if item.code not in STORED:
+            if item.code not in ACCEPTED:
                 self._fail(publish_error(item, self._lane.core.session, self._lane.channel))
             elif self.failure is None:
-                self.receipts._add(item.number, item.sequence, item.count)
+                self.receipts._add_item(item)
 
     def _fail(self, error: AntiphonError) -> None:
         """A chunk was not stored, or may not have been. The first error is the one that is raised."""
@@ -431,7 +480,9 @@ def _build(bodies: Iterable[Any], size_max: int) -> list[BatchBuilder]:
     timestamp_ms = time.time_ns() // 1_000_000
     builders = [BatchBuilder()]
     for body in bodies:
-        if builders[-1].count and (builders[-1].is_full or builders[-1].byte_size >= size_max):
+        builder = builders[-1]
+        is_in_the_way = isinstance(body, Row) and body.dedup_id is not None and not builder.takes_ids
+        if builder.count and (builder.is_full or builder.byte_size >= size_max or is_in_the_way):
             builders.append(BatchBuilder())
         if isinstance(body, Row):
             body._add_to(builders[-1], timestamp_ms)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
+from antiphon.batch.bodies import Sendable
+from antiphon.batch.layout import PRIORITY_DEFAULT
 from antiphon.client.aio.block import Block, Duration, Once, timeout_s
-from antiphon.client.aio.consumer import Consumer, Intake, Start
+from antiphon.client.aio.consumer import Consumer, Intake
 from antiphon.client.aio.producer import Producer
 from antiphon.client.aio.ranges import browse
+from antiphon.client.aio.requesting import KeptProducers, Requester
 from antiphon.client.aio.scope import SessionScope
+from antiphon.client.aio.subscribing import Start, SubscriptionWish, end_subscription
+from antiphon.client.aio.temporaries import delete_temporary, make_temporary
 from antiphon.client.aio.transactions import ATTEMPTS, SessionTransactions, run, transaction
-from antiphon.client.core.outcomes import subscription_error
+from antiphon.client.core.receipts import Receipt
 from antiphon.errors import LocalError
-from antiphon.message import Message
+from antiphon.message import Message, MessageView
 from antiphon.names import check_subscription_name, parse_destination
-from antiphon.wire.commands import Unsubscribe
-from antiphon.wire.frames import SubscriptionFound
+from antiphon.selectors import compile_selector
+from antiphon.values import PropertyValue
 
 T = TypeVar("T")
 
@@ -34,7 +39,9 @@ class Session(Block):
 
     def __init__(self, scope: SessionScope) -> None:
         self._scope = scope
-        self._closing = Once(scope.close)
+        self._producers = KeptProducers(scope)
+        self._requester = Requester(scope, self._producers)
+        self._closing = Once(self._close)
 
     @property
     def ack(self) -> str:
@@ -45,6 +52,16 @@ class Session(Block):
     def closed(self) -> bool:
         """Was the session closed, or can it not go on? A session that was away for minutes expires."""
         return self._scope.is_over
+
+    @property
+    def unstored(self) -> int:
+        """How many non-persistent messages, whose `send` had returned, were refused or may be lost so far.
+
+        >>> if session.unstored:
+        ...     print("some messages did not get there; the log says why")
+        """
+        core = self._scope.opened_core
+        return 0 if core is None else core.unstored
 
     def producer(self, destination: str) -> Producer:
         """A producer of messages for a destination such as "queue:orders".
@@ -58,9 +75,13 @@ class Session(Block):
         destination: str,
         prefetch: int | None = None,
         *,
+        selector: str | None = None,
         durable: str | None = None,
+        shared: str | bool = False,
+        no_local: bool = False,
         start: Start | None = None,
         create: bool = True,
+        channel: str = "",
     ) -> Consumer:
         """A consumer of the messages of a destination.
 
@@ -72,11 +93,22 @@ class Session(Block):
 
         A consumer of a topic has a subscription, which ends when the consumer is closed. A `durable`
         subscription has a name, unique for the connection's client id, and stays: messages wait in it until
-        it is consumed again or `unsubscribe` ends it. A new subscription begins with the next published
-        message, or where `start` says: "earliest" is the first message that is kept, a number is a sequence
-        number. A durable subscription that exists goes on where it stands.
+        it is consumed again or `unsubscribe` ends it. It has one consumer at a time. A new subscription
+        begins with the next published message, or where `start` says: "earliest" is the first message that
+        is kept, a number is a sequence number. A subscription that exists goes on where it stands. With
+        `no_local` the messages of the own connection are left out; of a durable one, those of its client id.
 
-        A destination that does not exist is made, unless `create` is False: then DestinationError.
+        Several consumers share a subscription as they share a queue, in any sessions and connections:
+        `shared="workers"` ends with the last of them, `durable="audit", shared=True` stays. Consumers share
+        it if their connections have the same client id, or none.
+
+        With a `selector` only the messages that match it come; those of a queue that do not stay for other
+        consumers, those of a topic never enter the subscription. All consumers of a subscription have its
+        topic and its selector. A durable subscription that had others begins anew, or SubscriptionInUse
+        while a consumer has it. A text that is no selector raises InvalidSelector, which shows the place.
+
+        A destination that does not exist is made, unless `create` is False: then DestinationError. Every
+        channel has a queue of dead messages of its own, "queue:_DMQ": `channel` names one of them.
 
         A consumer that is dropped without being closed gives back the messages it has not handed out, after a
         moment. A call for the same consumer in that moment goes on where it was, so that calls like
@@ -85,43 +117,139 @@ class Session(Block):
         >>> async with session.consumer("queue:orders", prefetch=100) as consumer:
         ...     message = await consumer.receive(timeout=1.0)
         >>> consumer = await session.consumer("topic:prices", durable="audit", start="earliest")
+        >>> worker = await session.consumer("topic:prices", shared="workers")
+        >>> urgent = session.consumer("queue:orders", selector="region = 'EU' AND JMSPriority >= 7")
         """
-        intake = Intake(self._scope, destination, prefetch, durable, start, create=create)
+        text = compile_selector(selector).text
+        wish = SubscriptionWish(parse_destination(destination), durable, shared, start, text, no_local)
+        intake = Intake(self._scope, destination, prefetch, wish, create=create, channel=channel)
         for dropped in list(self._scope.dropped):
             if isinstance(dropped, Intake) and dropped.options == intake.options and dropped.error is None:
                 return Consumer(dropped.taken_over())
         return Consumer(intake)
 
-    def browse(self, destination: str, *, create: bool = True) -> AsyncIterator[Message]:
+    def browse(
+        self, destination: str, *, selector: str | None = None, create: bool = True, channel: str = ""
+    ) -> AsyncIterator[Message]:
         """The messages of a queue, or those that a topic keeps, without consuming them.
 
         They come in their order, also those that consumers have. Messages acknowledged meanwhile are left
-        out, messages sent meanwhile come at the end. A destination that does not exist is made, unless
-        `create` is False: then DestinationError.
+        out, messages sent meanwhile come at the end. With a `selector` only those that match come; the client
+        chooses them, so that all of them travel. A destination that does not exist is made, unless
+        `create` is False: then DestinationError. `channel` names the channel whose dead messages are to be
+        seen ("queue:_DMQ"), if there are several.
 
         >>> async for message in session.browse("queue:orders"):
         ...     print(message.sequence, message.body)
         """
         parse_destination(destination)
-        return browse(self._scope, destination, create=create)
+        return browse(self._scope, destination, compile_selector(selector), create=create, channel=channel)
+
+    async def temporary_queue(self) -> str:
+        """Make a queue that lives with this session; returns its name, such as "queue:_TEMP.a.4711".
+
+        Anybody may send to it, by its name. Only sessions of this connection consume it or delete it. It goes
+        with the session, with what is in it: when that is closed, or expires because there was no connection
+        for too long. A session that goes on with another server keeps it.
+
+        >>> replies = await session.temporary_queue()
+        >>> await session.producer("queue:quotes").send(b"ACME?", reply_to=replies)
+        >>> answer = await session.consumer(replies).receive(timeout=5)
+        """
+        return await make_temporary(self._scope, "queue")
+
+    async def temporary_topic(self) -> str:
+        """Make a topic that lives with this session; returns its name. See `temporary_queue`.
+
+        >>> news = await session.temporary_topic()
+        """
+        return await make_temporary(self._scope, "topic")
+
+    async def delete_temporary(self, name: str) -> None:
+        """Delete a temporary queue or topic of this connection before its session ends.
+
+        DestinationInUse while a consumer has it. Later sends to it are refused.
+
+        >>> await session.delete_temporary(replies)
+        """
+        await delete_temporary(self._scope, name)
+
+    async def request(
+        self,
+        destination: str,
+        body: Sendable,
+        *,
+        timeout: Duration | None = None,
+        properties: Mapping[str, PropertyValue] | None = None,
+        priority: int = PRIORITY_DEFAULT,
+        ttl: Duration | None = None,
+        key: str | None = None,
+        type: str | None = None,
+        persistent: bool = True,
+    ) -> Message:
+        """Send a message and return the reply to it; Timeout when none came within `timeout` (60 s).
+
+        The reply is the first message with this request's `correlation_id` that comes to its `reply_to`: the
+        other side sends it with `session.reply`. Many requests may wait at the same time; they share one
+        temporary queue. A reply that comes too late is dropped. Not in a transacted session.
+
+        >>> reply = await session.request("queue:quotes", b"ACME?", timeout=5)
+        >>> print(reply.body)
+        """
+        return await self._requester.request(
+            destination,
+            body,
+            timeout_s(timeout),
+            {
+                "properties": properties,
+                "priority": priority,
+                "ttl": ttl,
+                "key": key,
+                "type": type,
+                "persistent": persistent,
+            },
+        )
+
+    async def reply(
+        self,
+        message: MessageView,
+        body: Sendable,
+        *,
+        properties: Mapping[str, PropertyValue] | None = None,
+        priority: int = PRIORITY_DEFAULT,
+        ttl: Duration | None = None,
+        type: str | None = None,
+        persistent: bool = True,
+        timeout: Duration | None = None,
+    ) -> Receipt:
+        """Reply to a message: send to its `reply_to`, under its `correlation_id` or else its `message_id`.
+
+        When the application that asked is gone, DestinationError or PublishRefused says so. In a transacted
+        session the reply leaves with the commit.
+
+        >>> async for message in session.consumer("queue:quotes"):
+        ...     await session.reply(message, {"price": 17.25})
+        """
+        return await self._producers.reply(
+            message,
+            body,
+            properties=properties,
+            priority=priority,
+            ttl=ttl,
+            type=type,
+            persistent=persistent,
+            timeout=timeout,
+        )
 
     async def unsubscribe(self, name: str) -> None:
         """End a durable subscription; messages that wait in it are lost to it.
 
-        Refused (SubscriptionInUse) while another session consumes it.
+        Refused (SubscriptionInUse) while a consumer has it, or a transaction some of its messages.
 
         >>> await session.unsubscribe("audit")
         """
         check_subscription_name(name)
-        scope = self._scope
-        core = await scope.core()
-        link = scope.link
-        request = link.core.find_subscription(core, name)
-        found = await link.call(request, SubscriptionFound, scope.timeout)
-        ended = await scope.order(found.channel, Unsubscribe(subscription=found.subscription))
-        error = subscription_error(ended)
-        if error is not None:
-            raise error
+        await end_subscription(self._scope, name)
 
     async def commit(self, timeout: Duration | None = None) -> None:
         """Make all messages sent since the last commit visible, and acknowledge all that were received.
@@ -214,6 +342,12 @@ class Session(Block):
         >>> await session.close()
         """
         await self._closing.get()
+
+    async def _close(self) -> None:
+        try:
+            await self._requester.close()
+        finally:
+            await self._scope.close()
 
     def __repr__(self) -> str:
         return f"<Session ack={self.ack}{' closed' if self.closed else ''}>"

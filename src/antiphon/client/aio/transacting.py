@@ -21,7 +21,7 @@ from antiphon.client.core.publication import HEAD_BYTES, ROW_BYTES, Bodies, Depa
 from antiphon.client.core.receipts import Receipt, Receipts
 from antiphon.client.core.session import SessionCore
 from antiphon.client.core.transaction import PartCore, RowNumbers, TransactedPart
-from antiphon.errors import AntiphonError, LocalError, Timeout
+from antiphon.errors import AntiphonError, InvalidMessage, LocalError, Timeout
 from antiphon.wire.commands import ConfirmItem
 from antiphon.wire.frames import DestinationOpened
 
@@ -123,7 +123,7 @@ class TransactedLane(SendLane):
         if self._queue or self.is_blocked or self.transactions.is_ending:
             await self.turn(timeout_s)
         part = self.transactions.part(self.channel)
-        sends = self._gathering(part)
+        sends = self._gathering(part, row)
         try:
             part.add(1, sends.size)
         except AntiphonError as error:
@@ -146,9 +146,9 @@ class TransactedLane(SendLane):
         part = self.transactions.part(self.channel)
         return await UncommittedSending(self, part, self.transactions, timeout_s).send(bodies)
 
-    def _gathering(self, part: TransactedPart) -> UncommittedSends:
+    def _gathering(self, part: TransactedPart, row: Row | None = None) -> UncommittedSends:
         sends = self._sends
-        if isinstance(sends, UncommittedSends) and sends.part is part and self._may_grow(sends):
+        if isinstance(sends, UncommittedSends) and sends.part is part and self._may_grow(sends, row):
             return sends
         self.submit_gathered()
         sends = self._sends = UncommittedSends(self, part, self.transactions)
@@ -324,6 +324,13 @@ class UncommittedSending(Sending):
         lane.link.check()
         lane.core.check()
         self._owner.check(self._part)
+        bodies = part[0]
+        if not self._part.takes_ids and not isinstance(bodies, list) and bodies.has_ids:
+            refused = InvalidMessage(
+                "a staged message has no dedup_id: its commit is made once, by a version"
+            )
+            self._owner.doom(self._part, refused)
+            raise refused
         chunk = self._last = UncommittedSends(lane, self._part, self._owner, *part)
         try:
             self._part.add(chunk.count, chunk.size)

@@ -105,6 +105,8 @@ class SessionTransactions:
         self._hindered: list[asyncio.Future[None]] = []
         # Rolled back already, in these channels; and closed consumers that wait for the end.
         self._drops: dict[str, Fate] = {}
+        # Messages that no consumer was given, for the next commit to acknowledge.
+        self._named: list[TakenMessages] = []
         self._closings: list[Callable[[], Coroutine[Any, Any, None]]] = []
 
     # -- for lanes and consumers -----------------------------------------------
@@ -175,6 +177,10 @@ class SessionTransactions:
                 fate = self._drops[channel] = self._scope.new_fate()
                 core.outbox(channel).order(RollBackTransaction(transaction=self._open.number), fate)
                 self._scope.link.flush_soon()
+
+    def acknowledge_also(self, taken: TakenMessages) -> None:
+        """The next commit acknowledges these messages, too, whether or not a consumer was given them."""
+        self._named.append(taken)
 
     def close_later(self, closing: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """A consumer was closed, and the transaction is to acknowledge its messages."""
@@ -373,7 +379,8 @@ class SessionTransactions:
 
         Returns also the taken messages that it acknowledges.
         """
-        taken = core.take_consumed()
+        taken = [*core.take_consumed(), *self._named]
+        self._named = []
         try:
             parts = transaction.commitment(taken)
         except AntiphonError:

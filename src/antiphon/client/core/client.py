@@ -24,6 +24,8 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from antiphon.client.core.consumer import ConsumerCore
@@ -38,13 +40,16 @@ from antiphon.client.core.events import (
     Reply,
     RequestAnswered,
     SessionEnded,
+    Settled,
+    Unheard,
     Welcomed,
     parting,
 )
+from antiphon.client.core.outcomes import acknowledge_error
 from antiphon.client.core.pace import USUAL, Pace
 from antiphon.client.core.publication import Deadlines, Publication
 from antiphon.client.core.requests import ANSWERS, Request, RequestFrame, RequestTable, question_about
-from antiphon.client.core.session import ReturnedUnseen, SessionCore
+from antiphon.client.core.session import Acknowledgement, ReturnedUnseen, SessionCore
 from antiphon.errors import AntiphonError, NotConnected, ProtocolError, SessionClosed, error_from_code
 from antiphon.wire import frames
 from antiphon.wire.buffer import FRAME_BYTES_MAX, HANDSHAKE_FRAME_BYTES_MAX
@@ -73,6 +78,9 @@ class ClientCore:
         self.sessions: dict[int, SessionCore] = {}
         self.wake_ns = NEVER_NS
         self._hello = frames.Hello(user=user, password=password, client_id=client_id)
+        # The connection, once a server has named it, and how often it has greeted one.
+        self._connection = 0
+        self._generation = 1
         self._output: list[Buffer] = []
         self._requests = RequestTable()
         self._next_number = self._requests.next_number
@@ -102,7 +110,12 @@ class ClientCore:
     def greet(self) -> None:
         """Begin on a new socket with Hello."""
         self._output.clear()
-        self._send(self._hello)
+        hello = self._hello
+        if self._connection:
+            # Counted up with each attempt, whether or not it was heard of.
+            self._generation += 1
+            hello = replace(hello, connection=self._connection, generation=self._generation)
+        self._send(hello)
 
     def lose(self) -> None:
         """The socket is gone. Waiting requests and commands go on waiting (CLI5)."""
@@ -193,18 +206,24 @@ class ClientCore:
     def close_session(self, session: int) -> int:
         return self._ask(frames.SessionClose(request=self._next_number(), session=session))
 
-    def open_destination(self, name: str, *, create: bool, session: int = 0) -> int:
+    def open_destination(self, name: str, *, create: bool, session: int = 0, channel: str = "") -> int:
         """Find a destination; with `session`, for a session that will send commands there."""
         return self._ask(
-            frames.DestinationOpen(request=self._next_number(), name=name, create=create, session=session)
+            frames.DestinationOpen(
+                request=self._next_number(), name=name, create=create, session=session, channel=channel
+            )
         )
 
     def create_destination(self, name: str, settings: str) -> int:
         return self._ask(frames.DestinationCreate(request=self._next_number(), name=name, settings=settings))
 
-    def find_subscription(self, session: SessionCore, name: str) -> int:
+    def find_subscription(
+        self, session: SessionCore, name: str, *, durable: bool = True, ends: bool = False
+    ) -> int:
         return self._ask(
-            frames.SubscriptionFind(request=self._next_number(), session=session.session, name=name)
+            frames.SubscriptionFind(
+                request=self._next_number(), session=session.session, name=name, durable=durable, ends=ends
+            )
         )
 
     def ask_range(self, channel: str, question: dict[str, Any], floor: int, wait_ms: int) -> int:
@@ -278,6 +297,7 @@ class ClientCore:
                 channel=consumer.channel,
                 destination=consumer.destination,
                 subscription=consumer.subscription,
+                selector=consumer.selector,
                 credit_messages=consumer.granted[0],
                 credit_bytes=consumer.granted[1],
             )
@@ -357,7 +377,7 @@ class ClientCore:
                 settled = session.confirm(frame.channel, frame.items)
                 for tag in [one.tag for one in settled if isinstance(one.tag, ReturnedUnseen)]:
                     self.asking.returned(session, tag)
-                return list(settled)
+                return [*settled, *_refused_unheard(settled)]
             case frames.Failed():
                 return self._on_failed(frame)
             case frames.ConsumerLost():
@@ -398,7 +418,9 @@ class ClientCore:
     def _on_welcome(self, now_ns: int, frame: frames.Welcome) -> list[Event]:
         if self.welcome is not None:
             raise ProtocolError("the server said Welcome twice")
-        self.welcome = frame
+        if self._connection not in (0, frame.connection):
+            raise ProtocolError("the server welcomed another connection")
+        self.welcome, self._connection = frame, frame.connection
         self.sureness.sure_ns = frame.sure_ms * 1_000_000
         if frame.heartbeat_ms:
             self._beat_ns = now_ns + self._half_beat_ns
@@ -539,16 +561,21 @@ class ClientCore:
             events += self._end_consumer(session, number, error)
         tags = session.end(error)
         self._forget_session(session)
+        # A call that closes the session, or resends in its name, raises the error itself.
+        is_heard = session.is_adopted
         for request in self._requests.of_session(session.session):
             self._requests.end(request)
-            number = request.frame.request
+            number, is_close = request.frame.request, isinstance(request.frame, frames.SessionClose)
+            is_heard = is_heard or is_close
             if request.is_own or request.is_abandoned:
                 continue
-            if isinstance(request.frame, frames.SessionClose) and not tags:
+            if is_close and not tags:
                 events.append(RequestAnswered(request=number, reply=frames.Done(request=number)))
             else:
                 events.append(Refused(request=number, error=error))
         events.append(SessionEnded(session=session.session, error=error, tags=tags))
+        if not is_heard:
+            events.append(Unheard(error=SessionClosed(f"a session cannot go on: {error}")))
         return events
 
     def _session(self, number: int) -> SessionCore | None:
@@ -567,7 +594,8 @@ class ClientCore:
     def watch(self, publication: Publication, timeout_ns: int) -> None:
         """Report the publication as `Expired` unless it has its outcome by its deadline."""
         self._deadlines.watch(publication, timeout_ns)
-        self._wake(publication.deadline_ns)
+        if publication.deadline_ns < self.wake_ns:
+            self.wake_ns = publication.deadline_ns
 
     @property
     def is_awaited(self) -> bool:
@@ -622,3 +650,13 @@ class ClientCore:
         self._deadlines.clear()
         self._output.clear()
         return tags
+
+
+def _refused_unheard(settled: Sequence[Settled]) -> Iterator[Unheard]:
+    """The refusals of acknowledgements that the session sent by itself."""
+    for tag, outcomes in settled:
+        if isinstance(tag, Acknowledgement) and tag.is_gathered:
+            for item in outcomes:
+                error = acknowledge_error(item)
+                if error is not None:
+                    yield Unheard(error=error)

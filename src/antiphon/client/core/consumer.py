@@ -49,18 +49,21 @@ HELD_RANGES_MAX = 65_536
 
 
 class Span(NamedTuple):
-    """The rows `[start, stop)` of a delivered batch; `offsets` are those of the bodies."""
+    """The rows `[start, stop)` of a delivered batch, with consecutive numbers from `first` on.
+
+    `offsets` are those of the bodies.
+    """
 
     batch: Batch
     delivery: Handover
     offsets: memoryview
     start: int
     stop: int
+    first: int
 
     @property
     def numbers(self) -> tuple[int, int]:
-        first = self.delivery.first_sequence
-        return first + self.start, first + self.stop
+        return self.first, self.first + self.stop - self.start
 
     @property
     def body_bytes(self) -> int:
@@ -78,7 +81,7 @@ class Span(NamedTuple):
 class ConsumerCore:
     """One consumer: its buffer, its credit, and the acknowledgements it gathers.
 
-    Messages get `acknowledge`, which `message.ack()` will call.
+    Messages get `acknowledge` and `reject`, which `message.ack()` and `message.reject()` will call.
     """
 
     def __init__(
@@ -89,10 +92,12 @@ class ConsumerCore:
         destination: int,
         channel: str,
         subscription: int = 0,
+        selector: str = "",
         prefetch_messages: int = PREFETCH_MESSAGES,
         prefetch_bytes: int = PREFETCH_BYTES,
         first_messages: int | None = None,
         acknowledge: Callable[[MessageView], Coroutine[Any, Any, None]] | None = None,
+        reject: Callable[[MessageView], Coroutine[Any, Any, None]] | None = None,
         pace: Pace = USUAL,
     ) -> None:
         self._ack_bytes = pace.ack_bytes
@@ -101,14 +106,15 @@ class ConsumerCore:
         self.destination = destination
         self.channel = channel
         self.subscription = subscription
+        self.selector = selector
         self._acknowledge = acknowledge
+        self._reject = reject
         self.prefetch_messages = prefetch_messages
         self.prefetch_bytes = prefetch_bytes
         # The credit at a time; it grows up to `prefetch_messages` (CNS2).
         self.window = min(first_messages or prefetch_messages, prefetch_messages)
         self._taken_then = 0
-        # The receivers with their counts, and those whose time is up: they take what comes, and want no more
-        # (CNS7).
+        # The receivers with their counts, and those whose time is up: these want no more (CNS7).
         self.wants: dict[object, int] = {}
         self.late: set[object] = set()
         # Was the server asked to use up the credit, and has not answered?
@@ -141,15 +147,13 @@ class ConsumerCore:
         # Others got these while an acknowledgement was on its way. If that counts they are done with, though
         # they may have come again.
         self._in_doubt = Ranges()
-        self._arrived_through = 0
-        self._arrived_bytes = 0
+        self._arrived_through = self._arrived_bytes = 0
         self._taken_bytes = 0
         self.granted = (self.window, prefetch_bytes)
         # Numbers to be acknowledged; the last run, which mostly just grows, apart.
         self._gathered = Ranges()
         self._gathered_run = (0, 0)
-        self._gathered_bytes = 0
-        self.gathered_since_ns = 0
+        self._gathered_bytes = self.gathered_since_ns = 0
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -167,17 +171,20 @@ class ConsumerCore:
         arrived = []
         for first_sequence, redelivery_count, data in frame.pieces:
             batch = Batch.decode(data)
-            delivery = Handover(self.channel, self.name, first_sequence, redelivery_count, self._acknowledge)
+            delivery = Handover(
+                self.channel, self.name, first_sequence, redelivery_count, self._acknowledge, self._reject
+            )
             bodies = batch.column(ColumnId.BODY)
             assert bodies is not None and bodies.offsets is not None, "every batch has a column of bodies"
-            span = Span(batch, delivery, bodies.offsets, 0, batch.count)
-            if self.unconfirmed.add(*span.numbers) != batch.count:
-                self._came_again(span)
-            self.spans.append(span)
-            arrived.append(span)
-            self.buffered += batch.count
+            for start, stop, offset in batch.runs():
+                span = Span(batch, delivery, bodies.offsets, start, stop, first_sequence + offset)
+                if self.unconfirmed.add(*span.numbers) != stop - start:
+                    self._came_again(span)
+                self.spans.append(span)
+                arrived.append(span)
+                self.buffered += stop - start
             self._arrived_through += batch.count
-            self._arrived_bytes += span.body_bytes
+            self._arrived_bytes += bodies.offsets[batch.count] - bodies.offsets[0]
         messages, size = self.granted
         # A message that begins within the byte credit may end beyond it; and a new primary, which does not
         # know the bytes delivered before, begins the byte credit anew.
@@ -242,6 +249,7 @@ class ConsumerCore:
             channel=self.channel,
             destination=self.destination,
             subscription=self.subscription,
+            selector=self.selector,
             credit_messages=messages,
             credit_bytes=size,
             delivered_messages=self._arrived_through,
@@ -324,13 +332,13 @@ class ConsumerCore:
         spans = self.spans
         while count and spans:
             span = spans[0]
-            batch, delivery, offsets, start, stop = span
+            batch, delivery, offsets, start, stop, first = span
             if stop - start <= count:
                 spans.popleft()
             else:
                 stop = start + count
-                spans[0] = Span(batch, delivery, offsets, stop, span.stop)
-                span = Span(batch, delivery, offsets, start, stop)
+                spans[0] = Span(batch, delivery, offsets, stop, span.stop, first + count)
+                span = Span(batch, delivery, offsets, start, stop, first)
             taken.append(span)
             count -= stop - start
             self.buffered -= stop - start
@@ -501,6 +509,6 @@ def _without(spans: Iterable[Span], lost: Ranges) -> list[Span]:
     for span in spans:
         kept = Ranges([span.numbers]).difference(lost)
         for first, end in kept:
-            start = first - span.delivery.first_sequence
-            left.append(span._replace(start=start, stop=start + end - first))
+            start = span.start + first - span.first
+            left.append(span._replace(start=start, stop=start + end - first, first=first))
     return left

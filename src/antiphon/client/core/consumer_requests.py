@@ -86,6 +86,13 @@ class CreditOnDemand:
             if consumer.has_idle_credit:
                 self.drain(session, consumer)
 
+    def retire(self, session: SessionCore, consumer: ConsumerCore) -> None:
+        """No receiver will want another message: those not taken go back, also those on their way (CRQ6)."""
+        consumer.prefetch_messages = 0
+        self.look(session, consumer)
+        if consumer.has_idle_credit:
+            self.drain(session, consumer)
+
     def look(self, session: SessionCore, consumer: ConsumerCore) -> None:
         """Messages came, or were put back: unwanted ones go back to their queue (CRQ6)."""
         if not consumer.prefetch_messages and not consumer.is_closing and session.error is None:

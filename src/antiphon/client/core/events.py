@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from antiphon.errors import AccessDenied, AntiphonError, NotConnected, RemoteError, error_from_code
+from antiphon.errors import (
+    AccessDenied,
+    AntiphonError,
+    ClientIdInUse,
+    NotConnected,
+    RemoteError,
+    error_from_code,
+)
 from antiphon.wire.commands import ConfirmItem
 from antiphon.wire.frames import (
     Answer,
@@ -54,7 +61,10 @@ class Refused:
 
 
 class Settled(NamedTuple):
-    """All outcomes of one command are known, the one sent with `tag`."""
+    """All outcomes of one command are known, the one sent with `tag`.
+
+    Or the server has taken its non-persistent messages: then the item is TAKEN, and the outcomes follow.
+    """
 
     tag: object
     outcomes: list[ConfirmItem]
@@ -95,6 +105,13 @@ class SessionEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unheard:
+    """A failure that no call of the application raises."""
+
+    error: AntiphonError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Expired:
     """A publication has no outcome yet, and its time is over."""
 
@@ -122,6 +139,7 @@ Event: TypeAlias = (
     | CreditReturned
     | ConsumerStopped
     | SessionEnded
+    | Unheard
     | Expired
     | Ended
 )
@@ -132,5 +150,5 @@ def parting(frame: Goodbye) -> Ended:
     if not frame.code:
         return Ended(error=NotConnected(frame.text or "the server closed the connection"))
     error = error_from_code(frame.code, frame.text)
-    # After a breach of the protocol, or a refused login, another attempt would end alike.
-    return Ended(error=error, is_final=isinstance(error, RemoteError | AccessDenied))
+    # After a breach of the protocol, or a refusal of who we are, another attempt would end alike.
+    return Ended(error=error, is_final=isinstance(error, RemoteError | AccessDenied | ClientIdInUse))

@@ -8,7 +8,8 @@ What it promises
     OBX3  A publication leaves when at most `window_bytes` are unconfirmed with it; or when nothing is,
           whatever its size.
     OBX4  Every number has one outcome. A repeated confirmation counts once, and one of a number that was
-          never sent is a ProtocolError.
+          never sent is a ProtocolError. TAKEN is no outcome: senders of a publication wait no more, and the
+          publication stays unconfirmed.
     OBX5  On another connection everything without an outcome is sent again, in order, under the same numbers
           and before anything new. Only the 48 bytes of the header differ.
 """
@@ -27,8 +28,13 @@ from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import (
     Acknowledge,
+    AlterDestination,
     CommandKind,
     ConfirmItem,
+    CreateTemporary,
+    DeleteDestination,
+    OutcomeCode,
+    PurgeDestination,
     Return,
     Subscribe,
     Unsubscribe,
@@ -50,6 +56,10 @@ Order: TypeAlias = (
     | DropStaged
     | Hold
     | ReleaseHold
+    | AlterDestination
+    | CreateTemporary
+    | DeleteDestination
+    | PurgeDestination
 )
 """Commands that are neither messages nor acknowledgements."""
 
@@ -57,6 +67,8 @@ Order: TypeAlias = (
 _NONE = Ranges()
 """No numbers. A set that has become empty is not changed again."""
 
+
+_TAKEN = int(OutcomeCode.TAKEN)
 
 ROOM_MAX = 1 << 62
 """Room for anything: when nothing is unconfirmed, a publication leaves whatever its size (OBX3)."""
@@ -82,6 +94,13 @@ class UnconfirmedCommand:
     def is_wanted(self) -> bool:
         """Does the outcome still matter? The sender may have been told that it is uncertain."""
         return not self.is_settled and not (isinstance(self.tag, Publication) and not self.tag.is_wanted)
+
+    def take(self) -> bool:
+        """The server has taken the command; is that news to a sender?"""
+        if not isinstance(self.tag, Publication) or self.tag.is_taken:
+            return False
+        self.tag.is_taken = True
+        return True
 
     def note(self, item: ConfirmItem) -> None:
         """Note the item's outcome for the numbers that have none yet (OBX4)."""
@@ -233,7 +252,7 @@ class CommandOutbox:
         self._unconfirmed.append(kept)
         self._unconfirmed_bytes += kept.size
         if self.is_open and not self._unsent:
-            self._output.extend(command_buffers(self.channel, kept.buffers))
+            self._output.extend(command_buffers(self.channel, kept.buffers, kept.size))
         else:
             self._unsent.append(kept)
             self._unsent_bytes += kept.size
@@ -269,7 +288,7 @@ class CommandOutbox:
             del self._unsent[0]
             self._unsent_bytes -= kept.size
             kept.buffers[0] = renew_header(kept.buffers[0], self.generation, self.confirmed_through)
-            self._output.extend(command_buffers(self.channel, kept.buffers))
+            self._output.extend(command_buffers(self.channel, kept.buffers, kept.size))
 
     def confirm_oldest(self, item: ConfirmItem) -> Publication | None:
         """The oldest publication, if the item settles it and nothing else, which is the usual case; else
@@ -283,6 +302,7 @@ class CommandOutbox:
             kept.number != item.number
             or kept.count != item.count
             or kept.open is not None
+            or item.code == _TAKEN
             or not isinstance(publication, Publication)
         ):
             return None
@@ -297,7 +317,7 @@ class CommandOutbox:
         return publication
 
     def confirm(self, items: Iterable[ConfirmItem]) -> list[Settled]:
-        """Take outcomes; report the commands that now have all of theirs."""
+        """Take outcomes; report the commands that now have all of theirs, or are taken."""
         settled: list[Settled] = []
         for item in items:
             stop = item.number + item.count
@@ -311,6 +331,11 @@ class CommandOutbox:
                 if kept.number >= stop:
                     break
                 if kept.number + kept.count > item.number and not kept.is_settled:
+                    if item.code == _TAKEN:
+                        if kept.number >= item.number and kept.number + kept.count <= stop and kept.take():
+                            taken = ConfirmItem(kept.number, kept.count, _TAKEN)
+                            settled.append(Settled(kept.tag, [taken]))
+                        continue
                     kept.note(item)
                     if kept.is_settled:
                         if isinstance(kept.tag, Publication):

@@ -11,12 +11,16 @@ from antiphon.errors import (
     PublishUncertain,
     SessionClosed,
     SubscriptionError,
+    SubscriptionInUse,
     TransactionRolledBack,
 )
 from antiphon.ids import format_message_id
 from antiphon.wire.commands import ConfirmItem, OutcomeCode
 
-STORED = frozenset((int(OutcomeCode.APPLIED), int(OutcomeCode.DUPLICATE)))
+STORED = frozenset(map(int, (OutcomeCode.APPLIED, OutcomeCode.DUPLICATE, OutcomeCode.KNOWN)))
+
+# The sender of a message is told that all is well: non-persistent ones need only be taken.
+ACCEPTED = STORED | {int(OutcomeCode.TAKEN)}
 
 # After these the channel cannot tell whether it ever stored the message.
 _UNCERTAIN = {
@@ -75,6 +79,17 @@ def acknowledge_error(item: ConfirmItem) -> AcknowledgeRefused | None:
     return AcknowledgeRefused(item.text or _UNCERTAIN.get(item.code, "the acknowledgement was refused"))
 
 
+def destination_error(item: ConfirmItem, name: str) -> AntiphonError | None:
+    """Why a destination was not made, changed or deleted as asked; None when it was."""
+    if item.code in STORED:
+        return None
+    if item.code == OutcomeCode.NO_DESTINATION:
+        return DestinationError(f"there is no destination {name} any more")
+    if item.code in _UNCERTAIN:
+        return SessionClosed(item.text or _UNCERTAIN[item.code])
+    return DestinationError(item.text or f"{name}: the channel refused it ({item.code})")
+
+
 def subscription_error(item: ConfirmItem) -> AntiphonError | None:
     """Why a subscription was neither begun nor ended as asked; None when it was."""
     match item.code:
@@ -84,4 +99,6 @@ def subscription_error(item: ConfirmItem) -> AntiphonError | None:
             return DestinationError(item.text or "the destination does not exist any more")
         case OutcomeCode.STALE | OutcomeCode.SESSION_UNKNOWN:
             return SessionClosed(item.text or _UNCERTAIN[item.code])
+        case OutcomeCode.DIFFERS:
+            return SubscriptionInUse(item.text or "the subscription has another selector")
     return SubscriptionError(item.text or "the subscription was refused")

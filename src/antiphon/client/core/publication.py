@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from datetime import timedelta
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from antiphon.batch import BODY_BYTES_MAX, ROWS_MAX, Batch, BatchBuilder
 from antiphon.batch.bodies import Sendable
-from antiphon.batch.layout import PRIORITY_DEFAULT
-from antiphon.errors import MessageTooLarge
+from antiphon.batch.layout import IDENTIFIED_ROWS_MAX, PRIORITY_DEFAULT
+from antiphon.errors import InvalidMessage, MessageTooLarge
+from antiphon.ids import I64_MAX
 from antiphon.values import PropertyValue
 from antiphon.wire.commands import PUBLISH_BATCH_OFFSET, ConfirmItem, publish_buffers
 from antiphon.wire.lone import lone_publish_buffers
 from antiphon.wire.primitives import Buffer
+
+# Past the constructor of a NamedTuple: there is one for every lone message.
+_new: Final = tuple.__new__
 
 GATHERED_BYTES_MAX = 256 * 1024
 """A batch of this size costs little more per message than a larger one, and is sooner on its way."""
@@ -55,7 +60,7 @@ def wake(waiting: Iterable[FateTicket]) -> None:
 
 
 class Row(NamedTuple):
-    """One message as the application gave it."""
+    """One message as the application gave it; `ttl` and `delay` count from the time of sending."""
 
     body: Sendable
     properties: Mapping[str, PropertyValue] | None = None
@@ -65,6 +70,9 @@ class Row(NamedTuple):
     reply_to: str | None = None
     type: str | None = None
     persistent: bool = True
+    ttl: float | timedelta | None = None
+    delay: float | timedelta | None = None
+    dedup_id: str | bytes | None = None
 
     def _add_to(self, builder: BatchBuilder, timestamp_ms: int) -> None:
         builder.add(
@@ -72,12 +80,26 @@ class Row(NamedTuple):
             self.properties,
             timestamp_ms=timestamp_ms,
             priority=self.priority,
+            expires_ms=0 if self.ttl is None else timestamp_ms + _milliseconds(self.ttl, "ttl", 1),
+            deliver_at_ms=timestamp_ms + _milliseconds(self.delay, "delay", 0) if self.delay else 0,
             key=self.key,
             correlation_id=self.correlation_id,
             reply_to=self.reply_to,
             type=self.type,
             persistent=self.persistent,
+            dedup_id=self.dedup_id,
         )
+
+
+def _milliseconds(value: float | timedelta, what: str, least: int) -> int:
+    """A duration, rounded up to whole milliseconds; raises InvalidMessage if it cannot be one."""
+    given = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= I64_MAX // 10_000:
+        raise InvalidMessage(f"{what} is a number of seconds or a timedelta, not {value!r}")
+    milliseconds = -int(-given * 1000 // 1)
+    if milliseconds < least:
+        raise InvalidMessage(f"{what} is more than 0 seconds; without one the message never expires")
+    return milliseconds
 
 
 class Departure(NamedTuple):
@@ -103,7 +125,9 @@ class Publication:
         "deadline_ns",
         "destination",
         "first_number",
+        "has_ids",
         "is_settled",
+        "is_taken",
         "outcomes",
         "settings_version",
         "size",
@@ -142,6 +166,10 @@ class Publication:
         self._is_built = False
         self.first_number = 0  # until it has left
         self.is_settled = False
+        # Has the server taken these non-persistent messages? Then their senders wait no more.
+        self.is_taken = False
+        # Has any message an id of the application?
+        self.has_ids = False
         self.outcomes: list[ConfirmItem] | None = None
         # The sent command, once its connection or its session is over without an outcome.
         self.command: list[Buffer] | None = None
@@ -154,7 +182,9 @@ class Publication:
 
     @property
     def is_wanted(self) -> bool:
-        """Does a sender wait for it?"""
+        """Does a sender wait for it, or for the session's end?"""
+        if self.is_taken:
+            return True
         tickets = self.tickets
         if len(tickets) == 1:
             return not tickets[0].done()
@@ -163,7 +193,13 @@ class Publication:
     @property
     def is_full(self) -> bool:
         """Must the next message go into another publication?"""
-        return self._is_built or self.size >= GATHERED_BYTES_MAX or self.count >= ROWS_MAX
+        rows_max = IDENTIFIED_ROWS_MAX if self.has_ids else ROWS_MAX
+        return self._is_built or self.size >= GATHERED_BYTES_MAX or self.count >= rows_max
+
+    def has_room_for(self, row: Row | None) -> bool:
+        """May this message, or a plain body, go into this publication?"""
+        has_id = row is not None and row.dedup_id is not None
+        return not self.is_full and (not has_id or self.count < IDENTIFIED_ROWS_MAX)
 
     def add_plain(self, body: bytes, ticket: SendTicket | None = None) -> None:
         """Add bytes without properties or headers."""
@@ -192,6 +228,7 @@ class Publication:
         self._columns, self._plain = builder, []
         self.size = builder.byte_size
         self.count += 1
+        self.has_ids = self.has_ids or row.dedup_id is not None
         if ticket is not None:
             self.tickets.append(ticket)
 
@@ -239,11 +276,11 @@ class Publication:
         self._is_built = True
         if not self.is_wanted:
             return None
-        buffers = lone_publish_buffers(
+        buffers, size = lone_publish_buffers(
             session, generation, number, confirmed_through,
             self.destination, self.settings_version, self.timestamp_ms, body,
         )  # fmt: skip
-        return Departure(buffers, 1, sum(map(len, buffers)))
+        return _new(Departure, (buffers, 1, size))
 
 
 class Deadlines:

@@ -8,27 +8,36 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, overload
+from typing import Final, NamedTuple, overload
 
 from antiphon.ids import format_message_id
+from antiphon.wire.commands import ConfirmItem, OutcomeCode
+
+_KNOWN: Final = int(OutcomeCode.KNOWN)
+_TAKEN: Final = int(OutcomeCode.TAKEN)
 
 
 class Receipt:
-    """A stored message: what `send` returns once it is safe.
+    """A sent message: what `send` returns once it is safe.
 
     >>> receipt = await producer.send(b"...")
     >>> receipt.message_id, receipt.channel, receipt.sequence
     ('ID:00000000000000000000000000000007-1@a', 'a', 12)
     """
 
-    __slots__ = ("_number", "_session", "channel", "sequence")
+    __slots__ = ("_number", "_session", "channel", "duplicate", "sequence")
 
-    def __init__(self, session: int, channel: str, number: int, sequence: int | None) -> None:
+    def __init__(
+        self, session: int, channel: str, number: int, sequence: int | None, duplicate: bool = False
+    ) -> None:
         self._session = session
         self._number = number
         self.channel = channel
         self.sequence = sequence
-        """The message's place in the channel's order; None in a transaction, until its commit."""
+        """The message's place in the channel's order; None while that is not known: in a transaction before
+        its commit, and of non-persistent messages."""
+        self.duplicate = duplicate
+        """Was a message with the same `dedup_id` there before? Then `sequence` is the place of that one."""
 
     @property
     def message_id(self) -> str:
@@ -44,8 +53,15 @@ class Receipt:
 
     def __repr__(self) -> str:
         if self.sequence is None:
-            return f"<Receipt, in a transaction, on {self.channel}, {self.message_id}>"
-        return f"<Receipt {self.sequence} on {self.channel}, {self.message_id}>"
+            return f"<Receipt, not stored yet, on {self.channel}, {self.message_id}>"
+        same = ", a duplicate" if self.duplicate else ""
+        return f"<Receipt {self.sequence} on {self.channel}, {self.message_id}{same}>"
+
+
+def receipt_of(item: ConfirmItem, session: int, channel: str, number: int) -> Receipt:
+    """The receipt of one of the messages with this outcome, which is one of the ACCEPTED."""
+    sequence = None if item.code == _TAKEN else item.sequence + number - item.number
+    return Receipt(session, channel, number, sequence, item.code == _KNOWN)
 
 
 class StoredRun(NamedTuple):
@@ -55,10 +71,11 @@ class StoredRun(NamedTuple):
     number: int
     sequence: int | None
     length: int
+    duplicate: bool = False
 
     def receipt(self, past: int, session: int, channel: str) -> Receipt:
         sequence = None if self.sequence is None else self.sequence + past
-        return Receipt(session, channel, self.number + past, sequence)
+        return Receipt(session, channel, self.number + past, sequence, self.duplicate)
 
 
 class Receipts(Sequence[Receipt]):
@@ -76,18 +93,29 @@ class Receipts(Sequence[Receipt]):
         self._spans: list[StoredRun] = []
         self._length = 0
 
-    def _add(self, number: int, sequence: int | None, count: int) -> None:
+    def _add_item(self, item: ConfirmItem) -> None:
+        """The next messages have this outcome, which is one of the ACCEPTED."""
+        sequence = None if item.code == _TAKEN else item.sequence
+        self._add(item.number, sequence, item.count, item.code == _KNOWN)
+
+    def _add(self, number: int, sequence: int | None, count: int, duplicate: bool = False) -> None:
         """The next `count` messages are stored from `sequence` on, which is None in a transaction."""
         last = self._spans[-1] if self._spans else None
         if (
             last is not None
+            and last.duplicate == duplicate
             and last.number + last.length == number
             and (None if last.sequence is None else last.sequence + last.length) == sequence
         ):
             self._spans[-1] = last._replace(length=last.length + count)
         else:
-            self._spans.append(StoredRun(self._length, number, sequence, count))
+            self._spans.append(StoredRun(self._length, number, sequence, count, duplicate))
         self._length += count
+
+    @property
+    def duplicates(self) -> int:
+        """How many of the messages were there before, under the same `dedup_id`."""
+        return sum(run.length for run in self._spans if run.duplicate)
 
     def __len__(self) -> int:
         return self._length

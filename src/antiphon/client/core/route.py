@@ -54,6 +54,16 @@ def read_servers(texts: Iterable[str]) -> list[Server]:
     return servers
 
 
+def in_turn(servers: Sequence[Server], drawn: float) -> list[Server]:
+    """The servers in their order, beginning with one drawn by a number from 0 to 1: so clients spread.
+
+    >>> in_turn(parse_url("antiphon://a:1,b:2,c:3"), 0.5)
+    [Server(host='b', port=2), Server(host='c', port=3), Server(host='a', port=1)]
+    """
+    at = min(int(drawn * len(servers)), len(servers) - 1)
+    return [*servers[at:], *servers[:at]]
+
+
 def _parse_server(text: str, url: str) -> Server:
     match = _SERVER.fullmatch(text)
     if match is None:

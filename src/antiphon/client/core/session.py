@@ -12,7 +12,7 @@ from antiphon.client.core.outcomes import STORED
 from antiphon.client.core.pace import USUAL, Pace
 from antiphon.client.core.publication import FateTicket, Publication, wake
 from antiphon.client.core.transaction import TakenMessages
-from antiphon.errors import AcknowledgeRefused, AntiphonError, ProtocolError, SessionClosed
+from antiphon.errors import AcknowledgeRefused, AntiphonError, LocalError, ProtocolError, SessionClosed
 from antiphon.message import MessageView
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import Acknowledge, ConfirmItem, OutcomeCode, Return
@@ -28,13 +28,17 @@ RANGES_MAX = 16_384
 
 
 class Acknowledgement:
-    """The tag of a sent acknowledgement. A waiter for its outcome asks `is_settled` first."""
+    """The tag of a sent acknowledgement. A waiter for its outcome asks `is_settled` first.
 
-    __slots__ = ("consumer", "is_lost", "numbers", "outcomes", "waiting")
+    Of gathered ones no call raises the outcome.
+    """
 
-    def __init__(self, consumer: ConsumerCore, numbers: Ranges) -> None:
+    __slots__ = ("consumer", "is_gathered", "is_lost", "numbers", "outcomes", "waiting")
+
+    def __init__(self, consumer: ConsumerCore, numbers: Ranges, *, is_gathered: bool = False) -> None:
         self.consumer = consumer
         self.numbers = numbers
+        self.is_gathered = is_gathered
         self.outcomes: list[ConfirmItem] = []
         self.is_lost = False
         self.waiting: list[FateTicket] = []
@@ -97,6 +101,8 @@ class SessionCore:
         """Did another client begin the session?"""
         self.error: AntiphonError | None = None
         """Why the session cannot go on, on any connection."""
+        self.unstored = 0
+        """Non-persistent messages that the server took, and that were refused or may be lost."""
         # The channels that know the session, see DestinationOpen, and the generation under which they were
         # first heard to. A late opening of the session in a channel has a lower generation.
         self.channels: dict[str, int] = {}
@@ -176,9 +182,11 @@ class SessionCore:
         opened: DestinationOpened,
         *,
         subscription: int = QUEUE,
+        selector: str = "",
         prefetch_messages: int = PREFETCH_MESSAGES,
         first_messages: int | None = None,
         acknowledge: Callable[[MessageView], Coroutine[Any, Any, None]] | None = None,
+        reject: Callable[[MessageView], Coroutine[Any, Any, None]] | None = None,
     ) -> ConsumerCore:
         self.consumers_opened += 1
         consumer = self.consumers[self.consumers_opened] = ConsumerCore(
@@ -187,9 +195,11 @@ class SessionCore:
             destination=opened.destination,
             channel=opened.channel,
             subscription=subscription,
+            selector=selector,
             prefetch_messages=prefetch_messages,
             first_messages=first_messages,
             acknowledge=acknowledge,
+            reject=reject,
             pace=self._pace,
         )
         self._rivals.setdefault(consumer.place, []).append(consumer)
@@ -326,7 +336,7 @@ class SessionCore:
     def send_gathered(self, consumer: ConsumerCore) -> None:
         self._gathering.pop(consumer.consumer, None)
         if consumer.has_gathered:
-            self.acknowledge(consumer, consumer.take_gathered())
+            self.acknowledge(consumer, consumer.take_gathered(), is_gathered=True)
 
     def on_time(self, now_ns: int) -> int | None:
         """Send the acknowledgements that have waited long enough; returns the next such time."""
@@ -336,11 +346,14 @@ class SessionCore:
         waiting = [consumer.gathered_since_ns for consumer in self._gathering.values()]
         return min(waiting) + self._ack_delay_ns if waiting else None
 
-    def acknowledge(self, consumer: ConsumerCore, numbers: Ranges) -> list[Acknowledgement]:
+    def acknowledge(
+        self, consumer: ConsumerCore, numbers: Ranges, *, is_gathered: bool = False
+    ) -> list[Acknowledgement]:
         sent = []
         outbox = self.outbox(consumer.channel)
         for part in _parts(numbers):
-            tag = self._last_sent[consumer.consumer] = Acknowledgement(consumer, part)
+            tag = Acknowledgement(consumer, part, is_gathered=is_gathered)
+            self._last_sent[consumer.consumer] = tag
             outbox.acknowledge(
                 Acknowledge(
                     destination=consumer.destination, subscription=consumer.subscription, ranges=part
@@ -357,6 +370,24 @@ class SessionCore:
         if not consumer.held.remove(sequence, sequence + 1) and not consumer.take_from_hand(sequence):
             return []
         return self.acknowledge(consumer, Ranges([(sequence, sequence + 1)]))
+
+    def reject_one(self, consumer: ConsumerCore, sequence: int) -> Acknowledgement:
+        """Reject one message for good, now; its outcome is that of an acknowledgement."""
+        if consumer.take_forfeited(sequence):
+            raise _refused(sequence)
+        if not consumer.held.remove(sequence, sequence + 1) and not consumer.take_from_hand(sequence):
+            raise LocalError(f"message {sequence} is acknowledged already, and cannot be rejected any more")
+        numbers = Ranges([(sequence, sequence + 1)])
+        rejected = Return(
+            destination=consumer.destination,
+            subscription=consumer.subscription,
+            counted=True,
+            rejected=True,
+            ranges=numbers,
+        )
+        tag = Acknowledgement(consumer, numbers)
+        self.outbox(consumer.channel).order(rejected, tag)
+        return tag
 
     def acknowledge_held(self) -> list[Acknowledgement]:
         """Acknowledge all messages that the session was given so far, except those that others have got."""

@@ -64,6 +64,7 @@ class PartCore:
     kind = CommandKind.TX_PUBLISH
     bytes_max = TRANSACTION_BYTES_MAX
     messages_max = TRANSACTION_MESSAGES_MAX
+    takes_ids = True
 
     def __init__(self, channel: str) -> None:
         self.channel = channel
@@ -131,6 +132,8 @@ class StagedPartCore(PartCore):
     kind = CommandKind.STAGE
     bytes_max = STAGED_BYTES_MAX
     messages_max = STAGED_MESSAGES_MAX
+    # A staged part is committed once, by its version.
+    takes_ids = False
 
     def __init__(self, channel: str, application: str, part: int, seconds: int, batches: int = 0) -> None:
         super().__init__(channel)

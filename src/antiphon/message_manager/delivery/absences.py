@@ -1,7 +1,8 @@
 """Absences: consumers whose clients were lost, and may come back.
 
 A lost client connects elsewhere and goes on with the messages it holds. For a short while these are given to
-no other consumer, so that no two applications work on them. After that the client counts as dead.
+no other consumer, so that no two applications work on them. After that the client counts as dead. For as long
+the message groups of a consumer that was closed wait for another consumer of its session.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ from antiphon.message_manager.delivery.consumers import Consumer, ConsumerKey
 
 @dataclass(slots=True)
 class Absence:
-    """An absent consumer; `seen_through` is None if it is unknown how far its client saw deliveries."""
+    """An absent consumer; `seen_through` is None if it is unknown how far its client saw deliveries.
+
+    A consumer that `is_closed` does not come back; its message groups wait.
+    """
 
     consumer: Consumer
     seen_through: int | None
+    is_closed: bool = False
     until_ns: int | None = None
 
 
@@ -29,12 +34,17 @@ class Absences:
         self._wait_ns = wait_ns
         self._absent: dict[ConsumerKey, Absence] = {}
 
-    def add(self, consumer: Consumer, seen_through: int | None) -> None:
+    def add(self, consumer: Consumer, seen_through: int | None, *, is_closed: bool = False) -> None:
         consumer.is_away = True
-        self._absent[consumer.key] = Absence(consumer, seen_through)
+        self._absent[consumer.key] = Absence(consumer, seen_through, is_closed)
 
     def remove(self, consumer: Consumer) -> None:
         self._absent.pop(consumer.key, None)
+
+    def closed_by(self, session: int) -> list[Consumer]:
+        """The consumers that a session has closed, and for which their groups wait."""
+        there = [one for one in self._absent.values() if one.is_closed]
+        return [one.consumer for one in there if one.consumer.session == session]
 
     def take_due(self, now_ns: int) -> list[Absence]:
         """Remove the absences that are over. An absence begins at the first look after it was added."""

@@ -10,9 +10,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.ranges import Ranges
+from antiphon.selectors import Selector
 
 if TYPE_CHECKING:
     from antiphon.message_manager.delivery.streams import Stream
+    from antiphon.message_manager.delivery.views import View
 
 _RUNS_SPARE: Final = 16
 
@@ -52,9 +54,11 @@ class Consumer:
         "is_away",
         "key",
         "number",
+        "selector",
         "session",
         "stream",
         "subscription",
+        "view",
     )
 
     def __init__(
@@ -67,8 +71,12 @@ class Consumer:
         subscription: int = 0,
         number: int = 0,
         stream: Stream | None = None,
+        selector: Selector | None = None,
     ) -> None:
         self.key = key
+        # Which messages the consumer wants, and those of its dispatcher that it may have; None: all.
+        self.selector = selector
+        self.view: View | None = None
         # The client's number of this consumer, and whether the client was lost and may come back.
         self.number = number
         self.is_away = False
@@ -101,6 +109,11 @@ class Consumer:
             and self.delivered_bytes < self.credit_bytes
             and not self.is_away
         )
+
+    @property
+    def can_take(self) -> bool:
+        """Can a message be given to the consumer now?"""
+        return self.has_credit and (self.stream is None or self.stream.room > 0)
 
     def grant(self, messages: int, bytes: int) -> None:
         """Raise the credit; a smaller figure is an older one."""
@@ -141,6 +154,12 @@ class Consumer:
         self.delivered += count
         self.delivered_bytes += bytes
 
+    def give_some(self, numbers: Ranges, bytes: int) -> None:
+        """Give messages that lie here and there."""
+        for start, stop in numbers:
+            self.give(start, stop, 0)
+        self.delivered_bytes += bytes
+
     def give_fewer(self, first: int, count: int, rows: Iterable[tuple[int, int]]) -> int:
         """Renumber deliveries first … first+count-1, none of which arrived, of which only `rows` are left.
 
@@ -162,7 +181,8 @@ class Consumer:
         return begun
 
     def _is_held(self, run: Run) -> bool:
-        return bool(self.in_flight.clip(run.sequence, run.sequence + run.count))
+        number = self.in_flight.next_from(run.sequence)
+        return number is not None and number < run.sequence + run.count
 
     def forget(self, numbers: Ranges) -> int:
         """Drop messages that were acknowledged or returned; how many of them the consumer held."""

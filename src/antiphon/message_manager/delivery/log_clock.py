@@ -97,6 +97,21 @@ class LogClock:
         rate = CATCH_UP_RATE if self._is_catching_up and self._is_wall_ahead else 1
         return self._at_ns - (-missing_ns // rate)
 
+    @property
+    def has_time(self) -> bool:
+        """Has log time begun?"""
+        return self._time_ns > 0
+
+    def now_ms(self, now_ns: int) -> int:
+        """Log time as far as it is certain at this moment; 0 before the first mark."""
+        if not self._time_ns:
+            return 0
+        return (self._time_ns + max(0, now_ns - self._at_ns)) // _NS_PER_MS
+
+    def moment(self, time_ms: int) -> int:
+        """The moment of the own clock at which `now_ms` is this, without another mark."""
+        return self._at_ns + max(0, time_ms * _NS_PER_MS - self._time_ns)
+
     def alarm(self) -> str | None:
         """A text for the operator about a difference that is too large; once until the difference is over."""
         was_alarmed, self._is_alarmed = self._is_alarmed, abs(self.difference_ms) > DIFFERENCE_MS_MAX

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from antiphon.message_manager.delivery.burials import Burials
 from antiphon.message_manager.delivery.delivery import Delivery
 from antiphon.message_manager.delivery.doubts import Doubts
 from antiphon.message_manager.delivery.proposals import Proposals
@@ -15,5 +16,6 @@ class Primary:
     delivery: Delivery
     proposals: Proposals
     doubts: Doubts
+    burials: Burials
     placed: list[tuple[str, str]] = field(default_factory=list)
     """Names that were given a channel, with the channel, of which no client manager has been told yet."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from antiphon.bus.effects import Send
-from antiphon.bus.messages import Deliver, Piece, Taker, Target
+from antiphon.bus.messages import Deliver, Piece, Taker, Target, sequences_of
 from antiphon.errors import ProtocolError
 from antiphon.message_manager.delivery.consumers import Consumer, ConsumerKey
 from antiphon.message_manager.delivery.dispatcher import Dispatcher
@@ -76,7 +76,7 @@ class Repeats:
         spent = sum([rows.body_bytes for rows in sent.rows])
         if _count_of(sent.rows) < count:
             # The rows get the last of the numbers, so that client and primary count on alike from there.
-            left = [(rows.first, rows.count) for rows in sent.rows]
+            left = [(start, stop - start) for rows in sent.rows for start, stop in _numbers_of(rows)]
             sent.takers = tuple(
                 [
                     taker._replace(first_delivery=consumer.give_fewer(taker.first_delivery, count, left))
@@ -100,24 +100,25 @@ class Repeats:
         destination = self._directory.get(sent.destination)
         pieces: list[Piece] = []
         read: list[Rows] = []
-        for first, count, redelivery_count, _ in sent.rows if destination is not None else ():
+        for rows in sent.rows if destination is not None else ():
             assert destination is not None, "of a destination that is gone nothing is left"
-            left = self._held_by_all(holders, first, first + count)
-            for start, stop in left.intersection(destination.live):
-                while start < stop:
-                    try:
-                        cut = self._reader.cut(destination, start, stop, _WHOLE)
-                    except ProtocolError:
-                        break
-                    if cut is None:
-                        return None
-                    pieces.append(cut.piece._replace(redelivery_count=redelivery_count))
-                    read.append(Rows(start, cut.stop - start, redelivery_count, cut.body_bytes))
-                    start = cut.stop
+            left = self._held_by_all(holders, _numbers_of(rows)).intersection(destination.live)
+            while left:
+                try:
+                    cut = self._reader.cut(destination, left.first, left.last + 1, _WHOLE, among=left)
+                except ProtocolError:
+                    left.remove(left.first, destination.index.find(left.first).stop)
+                    continue
+                if cut is None:
+                    return None
+                piece = cut.piece._replace(redelivery_count=rows.redelivery_count)
+                pieces.append(piece)
+                read.append(Rows(*piece[:3], cut.body_bytes, piece.offsets))
+                left.remove(left.first, cut.stop)
         return tuple(pieces), tuple(read)
 
-    def _held_by_all(self, holders: list[Consumer], start: int, stop: int) -> Ranges:
-        held = [consumer.in_flight.clip(start, stop) for consumer in holders]
+    def _held_by_all(self, holders: list[Consumer], numbers: Ranges) -> Ranges:
+        held = [consumer.in_flight.intersection(numbers) for consumer in holders]
         common = held[0] if held else Ranges()
         for one in held[1:]:
             common = common.intersection(one)
@@ -136,6 +137,12 @@ class Repeats:
             dispatcher = self._dispatchers[consumer.source]
             dispatcher.look_at_credit(consumer)
             self._stir(dispatcher)
+
+
+def _numbers_of(rows: Rows) -> Ranges:
+    if not rows.offsets:
+        return Ranges([(rows.first, rows.first + rows.count)])
+    return Ranges.of_numbers(sequences_of(rows.first, rows.count, rows.offsets))
 
 
 def _count_of(rows: tuple[Rows, ...]) -> int:

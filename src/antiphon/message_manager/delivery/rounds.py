@@ -74,7 +74,7 @@ class Round:
             by_node.setdefault(stream.node, (stream, []))[1].append(taker)
         rows = tuple(
             [
-                Rows(piece.first_sequence, piece.count, piece.redelivery_count, body_bytes)
+                Rows(*piece[:3], body_bytes, piece.offsets)
                 for piece, body_bytes in zip(pieces, first.body_bytes[start:stop], strict=True)
             ]
         )

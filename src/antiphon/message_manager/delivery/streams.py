@@ -40,12 +40,13 @@ _WEIGHT_MIN: Final = 1_280
 
 
 class Rows(NamedTuple):
-    """Delivered messages: consecutive numbers with the same redelivery count, and their bytes of bodies."""
+    """The messages of a `Piece` with the same redelivery count, and their bytes of bodies."""
 
     first: int
     count: int  # type: ignore[assignment]  # a tuple has a method of that name
     redelivery_count: int
     body_bytes: int
+    offsets: bytes = b""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The commands of destinations: CREATE, DELETE and PLACE."""
+"""The commands of destinations: CREATE, CREATE_TEMPORARY, ALTER, PURGE, DELETE and PLACE."""
 
 from __future__ import annotations
 
@@ -17,9 +17,34 @@ from antiphon.message_manager.fold.turns import (
     admit_any,
     admit_numbered,
 )
-from antiphon.message_manager.state.destinations.directory import KIND_TOPIC, Destination
-from antiphon.message_manager.state.destinations.settings import complete, difference, read_settings
-from antiphon.wire.commands import CommandKind, CreateDestination, DeleteDestination, PlaceDestination
+from antiphon.message_manager.state.destinations.directory import KIND_NAMES, KIND_TOPIC, Destination
+from antiphon.message_manager.state.destinations.queue import Queue
+from antiphon.message_manager.state.destinations.settings import (
+    DEAD_QUEUE_SETTINGS,
+    complete,
+    difference,
+    read_settings,
+    spell,
+)
+from antiphon.message_manager.state.destinations.subscription import Subscription
+from antiphon.message_manager.state.destinations.temporaries import TEMPORARIES_MAX
+from antiphon.message_manager.state.destinations.topic import Topic
+from antiphon.names import DEAD_QUEUE_NAME, parse_destination
+from antiphon.ranges import Ranges
+from antiphon.wire.commands import (
+    AlterDestination,
+    CommandKind,
+    CreateDestination,
+    CreateTemporary,
+    DeleteDestination,
+    PlaceDestination,
+    PurgeDestination,
+)
+from antiphon.wire.transactions import Consumed
+
+_NO_NUMBERS: Final = Ranges()
+
+OF_ANOTHER: Final = "is temporary: only the connection that made it consumes or deletes it"
 
 
 def create(channel: Channel, turn: Turn, wish: CreateDestination) -> Verdict | None:
@@ -32,14 +57,20 @@ def create(channel: Channel, turn: Turn, wish: CreateDestination) -> Verdict | N
         name = directory.spelled(wish)
     except (ProtocolError, InvalidName) as error:
         return Verdict(REFUSED, text=error.text)
+    if not parse_destination(name).can_be_chosen and name != DEAD_QUEUE_NAME:
+        return Verdict(REFUSED, text=f"{name}: names that begin with _ are the system's own")
     known = directory.named(name)
     placed = channel.state.placements.get(name)
     if known is None and placed is not None and placed != channel.name:
         return Verdict(EXISTS, text=placed)
     try:
         if known is None:
-            directory.create(turn.sequence, wish.kind, name, wish.settings)
+            is_dead_queue = name == DEAD_QUEUE_NAME
+            settings = DEAD_QUEUE_SETTINGS if is_dead_queue else wish.settings
+            directory.create(turn.sequence, wish.kind, name, settings)
             channel.state.holds.destination_made()
+            if channel.primary is not None and is_dead_queue:
+                channel.primary.burials.settled()
             return None
         other = _other_setting(known, wish)
     except DestinationError as error:
@@ -56,16 +87,95 @@ def _other_setting(there: Destination, wish: CreateDestination) -> str | None:
     return difference(wanted, complete(read_settings(there.settings, is_topic=is_topic), is_topic=is_topic))
 
 
+def create_temporary(channel: Channel, turn: Turn, wish: CreateTemporary) -> Verdict | None:
+    """The name follows from the channel and the number, so that its place need not be looked up."""
+    directory, row = channel.state.directory, turn.row
+    if row is None:
+        return Verdict(REFUSED, text="only a session has temporary destinations")
+    if wish.kind not in KIND_NAMES:
+        return Verdict(REFUSED, text=f"there is no destination of kind {wish.kind}")
+    if len(directory.temporaries.of_session(row.id)) >= TEMPORARIES_MAX:
+        text = f"a session has at most {TEMPORARIES_MAX:,} temporary destinations: delete some"
+        return Verdict(REFUSED, text=text)
+    directory.create_temporary(turn.sequence, wish.kind, channel.name, row)
+    channel.state.holds.destination_made()
+    return None
+
+
 def delete(channel: Channel, turn: Turn, wish: DeleteDestination) -> Verdict | None:
-    state = channel.state
-    gone = state.directory.get(wish.destination)
+    gone = channel.state.directory.get(wish.destination)
     if gone is None:
         return Verdict(NO_DESTINATION)
-    state.directory.delete(gone, turn.sequence)
-    state.holds.destination_deleted(gone.id, turn.sequence)
+    if gone.is_reserved:
+        return Verdict(
+            REFUSED, text=f"{gone.name} belongs to the system, and is not deleted; it can be purged"
+        )
+    if turn.row is not None and not channel.state.directory.temporaries.may_use(gone.id, turn.row):
+        return Verdict(REFUSED, text=f"{gone.name} {OF_ANOTHER}")
+    _remove(channel, gone, turn.sequence, f"{gone.name} was deleted")
+    return None
+
+
+def _remove(channel: Channel, gone: Destination, number: int, why: str) -> None:
+    """Remove a destination by command `number`; its consumers are told why."""
+    state = channel.state
+    state.directory.delete(gone, number)
+    state.holds.destination_deleted(gone.id, number)
+    state.known_ids.deleted(gone.id)
     state.placements.free(gone.name)
     if channel.primary is not None:
-        channel.primary.delivery.destination_deleted(gone.id, gone.name)
+        channel.primary.delivery.destination_deleted(gone.id, why)
+
+
+def remove_all(channel: Channel, session: int, number: int) -> None:
+    """Remove the temporary destinations of a session that ends by command `number` (TMP1)."""
+    directory = channel.state.directory
+    for id in directory.temporaries.of_session(session):
+        gone = directory.get(id)
+        assert gone is not None, "a temporary destination is gone, and its owner is not"
+        _remove(channel, gone, number, f"{gone.name} went with the session that made it")
+
+
+def alter(channel: Channel, turn: Turn, wish: AlterDestination) -> Verdict | None:
+    """Change settings of a destination; settings that it has already are fine."""
+    there = channel.state.directory.get(wish.destination)
+    if there is None:
+        return Verdict(NO_DESTINATION)
+    if there.is_reserved:
+        return Verdict(REFUSED, text=f"{there.name} belongs to the system, and its settings stay as they are")
+    is_topic = isinstance(there, Topic)
+    try:
+        wanted = read_settings(wish.settings, is_topic=is_topic)
+    except DestinationError as error:
+        return Verdict(REFUSED, text=f"{there.name}: {error.text}")
+    before = complete(read_settings(there.settings, is_topic=is_topic), is_topic=is_topic)
+    there.alter(spell(before | wanted))
+    channel.state.known_ids.altered(there)
+    if channel.primary is not None:
+        channel.primary.delivery.altered(there.id)
+        channel.primary.burials.look_at_all(there)
+        # Messages may be too old by now.
+        channel.primary.proposals.due_ms = channel.state.due_ms()
+    return None
+
+
+def purge(channel: Channel, turn: Turn, wish: PurgeDestination) -> Verdict | None:
+    """Drop all messages that no transaction and no consuming hold has locked."""
+    there = channel.state.directory.get(wish.destination)
+    if there is None:
+        return Verdict(NO_DESTINATION)
+    locks, primary = channel.state.locks, channel.primary
+    sources: list[Queue | Subscription]
+    sources = list(there.subscriptions.values()) if isinstance(there, Topic) else [there]
+    for source in sources:
+        purged = source.purge(locks.get(source.id, _NO_NUMBERS))
+        if purged and channel.state.holds.audits(there.id):
+            consumed = Consumed(source.destination, source.id if source is not there else 0, purged)
+            channel.state.holds.acknowledgements.tell(turn.sequence, (consumed,))
+        if purged and primary is not None:
+            primary.delivery.acknowledged(source.id, purged, turn.header.session)
+    if isinstance(there, Topic):
+        there.drop_all()
     return None
 
 
@@ -91,6 +201,9 @@ def place_of(channel: Channel, name: str) -> str | None:
 
 RULES: Final = (
     CommandRule(CommandKind.CREATE, admit_numbered, CreateDestination.decode, create),
+    CommandRule(CommandKind.CREATE_TEMPORARY, admit_numbered, CreateTemporary.decode, create_temporary),
     CommandRule(CommandKind.DELETE, admit_numbered, DeleteDestination.decode, delete),
+    CommandRule(CommandKind.ALTER, admit_numbered, AlterDestination.decode, alter),
+    CommandRule(CommandKind.PURGE, admit_numbered, PurgeDestination.decode, purge),
     CommandRule(CommandKind.PLACE, admit_any, PlaceDestination.decode, place),
 )

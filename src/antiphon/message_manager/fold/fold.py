@@ -14,7 +14,10 @@ from antiphon.bus.messages import Entry
 from antiphon.bus.ports import Location
 from antiphon.errors import ProtocolError
 from antiphon.message_manager.fold import (
+    burials,
+    client_ids,
     destinations,
+    expiry,
     holds,
     messages,
     sessions,
@@ -28,6 +31,7 @@ from antiphon.message_manager.fold.turns import (
     Channel,
     CommandRule,
     Envelope,
+    Partly,
     Turn,
     Verdict,
     settle,
@@ -37,7 +41,17 @@ from antiphon.wire.commands import CommandKind, Outcome, iterate_commands
 
 RULES: Final[dict[int, CommandRule[Any]]] = {
     int(rule.kind): rule
-    for family in (messages, destinations, subscriptions, sessions, transactions, holds)
+    for family in (
+        messages,
+        burials,
+        destinations,
+        subscriptions,
+        sessions,
+        client_ids,
+        transactions,
+        holds,
+        expiry,
+    )
     for rule in family.RULES
 }
 
@@ -81,7 +95,7 @@ def apply_command(channel: Channel, turn: Turn, body: memoryview) -> None:
     except ProtocolError as error:
         if malformed is not None:
             malformed(channel, turn)
-        verdict: Verdict | None = Verdict(REFUSED, text=error.text)
+        verdict: Verdict | Partly | None = Verdict(REFUSED, text=error.text)
     else:
         verdict = handler(channel, turn, wish)
     settle(channel, turn, verdict)

@@ -30,6 +30,8 @@ def hold(channel: Channel, turn: Turn, wish: Hold) -> Verdict | None:
     ids = tuple([id for id in sorted(set(wish.destinations)) if directory.get(id) is not None])
     if wish.destinations and not ids:
         return Verdict(NO_DESTINATION)
+    if any(id in directory.temporaries for id in ids):
+        return Verdict(REFUSED, text="a temporary destination goes with its session: nothing holds it")
     why_not = holds.why_not(wish, ids, turn.sequence)
     if why_not is not None:
         return Verdict(REFUSED, text=why_not)

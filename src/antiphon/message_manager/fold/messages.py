@@ -5,24 +5,36 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from antiphon.batch.layout import RULES_AT
 from antiphon.errors import ProtocolError
+from antiphon.message_manager.fold.subscriptions import pass_over_own
 from antiphon.message_manager.fold.turns import (
     ACK_LOST,
     NO_DESTINATION,
     REFUSED,
     Channel,
     CommandRule,
+    Partly,
     Turn,
     Verdict,
     admit_numbered,
 )
 from antiphon.message_manager.reading import looks_like_batch
+from antiphon.message_manager.state.destinations.directory import Destination
+from antiphon.message_manager.state.destinations.index import StoredBatch
+from antiphon.message_manager.state.destinations.queue import Queue
+from antiphon.message_manager.state.destinations.rules import DeliveryRules
+from antiphon.message_manager.state.destinations.subscription import Subscription
 from antiphon.message_manager.state.destinations.topic import Topic
+from antiphon.message_manager.state.known_ids import row_ids
+from antiphon.message_manager.state.sessions import Session
+from antiphon.message_manager.state.uncommitted import Held
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import (
     COMMAND_HEADER_SIZE,
     PUBLISH_BATCH_OFFSET,
     CommandKind,
+    Outcome,
     Publish,
     Return,
 )
@@ -39,19 +51,68 @@ def read_acknowledge(body: memoryview) -> tuple[int, int, Ranges]:
     return destination, subscription, Ranges.decode(body[_ACKNOWLEDGE_HEAD.size :])
 
 
-def publish(channel: Channel, turn: Turn, wish: Publish) -> Verdict | None:
+def not_for_clients(name: str) -> str:
+    return f"{name} belongs to the system, and clients do not publish to it"
+
+
+def publish(channel: Channel, turn: Turn, wish: Publish) -> Verdict | Partly | None:
     destination, _, _, batch = wish
     store = channel.state.directory.get(destination)
     first, skip, count = turn.sequence, turn.skip, turn.header.count
     if store is None:
         return Verdict(NO_DESTINATION)
+    if store.is_reserved:
+        return Verdict(REFUSED, text=not_for_clients(store.name))
     if not looks_like_batch(batch, count):
         return Verdict(REFUSED, text=f"this is no batch of {count} messages")
     _, _, digest, location = turn.envelope
-    store.publish(first, count, skip, location, turn.offset + PUBLISH_BATCH_OFFSET, len(batch), digest)
-    if channel.primary is not None:
-        channel.primary.delivery.published(destination, first + skip, first + count)
-    return None
+    offset, size = turn.offset + PUBLISH_BATCH_OFFSET, len(batch)
+    if not batch[RULES_AT]:
+        store.publish(first, count, skip, location, offset, size, digest)
+        if channel.primary is not None:
+            channel.primary.delivery.published(destination, first + skip, first + count)
+        if type(store) is Topic and store.no_local and turn.row is not None:
+            pass_over_own(channel, store, turn.row, first + skip, first + count)
+        return None
+    try:
+        rules, ids = DeliveryRules.of(batch), row_ids(batch)
+    except ProtocolError as error:
+        return Verdict(REFUSED, text=error.text)
+    held = Held(destination, count, digest, rules, ids)
+    place = StoredBatch(first, count, location, offset, size)
+    known = make_visible(channel, store, held, place, turn.row, first, skip)
+    return Partly(known) if known else None
+
+
+def make_visible(
+    channel: Channel,
+    store: Destination,
+    held: Held,
+    place: StoredBatch,
+    publisher: Session | None,
+    first: int,
+    skip: int = 0,
+) -> tuple[Outcome, ...]:
+    """Store the rows of a batch under the numbers from `first` on, but for the first `skip`.
+
+    Returns the outcomes of rows that are not stored because the destination knows their ids.
+    """
+    _, count, origin, rules, ids = held
+    end, primary = first + count, channel.primary
+    outcomes = channel.state.known_ids.sift(store, ids, first, skip) if ids else ()
+    known = Ranges([(one.first, one.first + one.count) for one in outcomes]) if outcomes else None
+    store.publish(first, count, skip, place.location, place.offset, place.length, origin, rules, known)
+    if primary is not None:
+        if rules is not None:
+            primary.delivery.note_rules(store.id, first + skip, end)
+        if known:
+            for start, stop in Ranges([(first + skip, end)]).difference(known):
+                primary.delivery.published(store.id, start, stop)
+        else:
+            primary.delivery.published(store.id, first + skip, end)
+    if type(store) is Topic and store.no_local and publisher is not None:
+        pass_over_own(channel, store, publisher, first + skip, end)
+    return outcomes
 
 
 def acknowledge(channel: Channel, turn: Turn, wish: tuple[int, int, Ranges]) -> Verdict | None:
@@ -95,9 +156,28 @@ def give_back(channel: Channel, turn: Turn, wish: Return) -> Verdict | None:
     source = channel.state.directory.source(wish.destination, wish.subscription)
     if source is None:
         return _why_missing(channel, wish.destination, wish.subscription)
+    if wish.rejected:
+        return _reject(channel, turn, source, wish.ranges)
     back = source.return_(wish.ranges, is_counted=wish.counted)
     if back and channel.primary is not None:
-        channel.primary.delivery.returned(source.id, back, turn.header.session)
+        session = turn.header.session
+        channel.primary.delivery.returned(source.id, back, session, is_counted=wish.counted)
+        channel.primary.burials.look(source)
+    return None
+
+
+def _reject(channel: Channel, turn: Turn, source: Queue | Subscription, numbers: Ranges) -> Verdict | None:
+    """Mark messages as dead; the primary has them moved. A dead message is not rejected once more."""
+    if isinstance(source, Queue) and source.is_reserved:
+        return Verdict(REFUSED, text=f"{source.name} has dead messages: acknowledge, move or retry them")
+    rejected = source.reject(numbers)
+    if rejected and channel.primary is not None:
+        channel.primary.delivery.returned(source.id, rejected, turn.header.session)
+        channel.primary.burials.look(source)
+    lost = numbers.count - rejected.count
+    if lost:
+        text = f"{lost} of {numbers.count} were no longer there"
+        return Verdict(ACK_LOST, numbers.difference(rejected).first, text)
     return None
 
 

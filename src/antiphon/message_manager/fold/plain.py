@@ -47,13 +47,13 @@ def take_plain(channel: Channel, envelope: Envelope, sequence: int, end: int) ->
         (
             kind, flags, reserved, length, count, generation, number, confirmed, session,
             destination, _, publish_flags,
-            version, _, _, _, rows, batch_length, _, _, _, _, _, _,
+            version, rules, _, _, rows, batch_length, _, _, _, _, _, _,
         ) = unpack(payload, at)
         # fmt: on
         stop = at + COMMAND_HEADER_SIZE + length
         if kind != _PUBLISH or count != 1 or rows != 1 or version != VERSION or stop > size:
             break
-        if flags or reserved or publish_flags or batch_length != length - _HEAD_BYTES:
+        if flags or reserved or publish_flags or rules or batch_length != length - _HEAD_BYTES:
             break
         row = row_of(from_bytes(session, "little"))
         if row is None or number != row.last + 1 or generation != row.generation or row.owner != owner:
@@ -63,7 +63,7 @@ def take_plain(channel: Channel, envelope: Envelope, sequence: int, end: int) ->
                 _store(queue, primary, envelope, first, offsets, lengths)
                 first, offsets, lengths = sequence, [], []
             found = state.directory.get(destination)
-            if type(found) is not Queue:
+            if type(found) is not Queue or found.is_reserved:
                 queue = None
                 break
             queue, queue_id = found, destination

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from antiphon.message_manager.fold.destinations import remove_all
 from antiphon.message_manager.fold.holds import free_queue
-from antiphon.message_manager.fold.subscriptions import end_subscription
+from antiphon.message_manager.fold.subscriptions import leave_all
 from antiphon.message_manager.fold.turns import (
     DUPLICATE,
     SESSION_UNKNOWN,
@@ -41,6 +42,7 @@ def open_session(channel: Channel, turn: Turn, wish: OpenSession) -> Verdict | N
             owner=turn.envelope.owner,
             user=wish.user,
             client_id=wish.client_id,
+            connection=wish.connection,
         )
     )
     channel.state.transactions.session_opened(header.session)
@@ -57,15 +59,15 @@ def resume_session(channel: Channel, turn: Turn, wish: ResumeSession) -> Verdict
 
 
 def _resume(channel: Channel, turn: Turn, row: Session) -> Verdict | None:
-    generation, owner = turn.header.generation, turn.envelope.owner
+    generation = turn.header.generation
     if generation < row.generation:
         return Verdict(STALE)
     if generation > row.generation:
-        take_over(channel, row, generation, owner)
+        take_over(channel, turn, row)
         return None
-    if row.owner != owner:
+    if row.owner != turn.envelope.owner:
         # A client manager that was taken for dead still has the session.
-        take_over(channel, row, generation, owner)
+        take_over(channel, turn, row)
     return Verdict(DUPLICATE)
 
 
@@ -75,7 +77,7 @@ def close_session(channel: Channel, turn: Turn, wish: CloseSession) -> Verdict |
         return Verdict(SESSION_UNKNOWN)
     if turn.header.generation != row.generation:
         return Verdict(STALE)
-    _end_session(channel, row)
+    _end_session(channel, row, turn.sequence)
     return None
 
 
@@ -87,11 +89,11 @@ def expire_session(channel: Channel, turn: Turn, wish: ExpireSession) -> Verdict
     is_same = row is not None and row.owner in (NOBODY, Owner(wish.pid, wish.pe))
     if row is None or not is_same or not is_current or wish.generation != row.generation:
         return Verdict(STALE)
-    _end_session(channel, row)
+    _end_session(channel, row, turn.sequence)
     return None
 
 
-def _end_session(channel: Channel, row: Session) -> None:
+def _end_session(channel: Channel, row: Session, number: int) -> None:
     state, primary = channel.state, channel.primary
     state.sessions.remove(row.id)
     state.transactions.end_open(row.id)
@@ -99,8 +101,8 @@ def _end_session(channel: Channel, row: Session) -> None:
     if primary is not None:
         primary.delivery.session_ended(row.id)
         primary.proposals.attached(row.id)
-    for subscription in state.directory.of_session(row.id):
-        end_subscription(channel, subscription)
+    leave_all(channel, row.id)
+    remove_all(channel, row.id, number)
 
 
 def move_log_time(channel: Channel, turn: Turn, wish: LogTime) -> Verdict | None:
@@ -111,6 +113,7 @@ def move_log_time(channel: Channel, turn: Turn, wish: LogTime) -> Verdict | None
     for topic in state.directory.topics:
         topic.time_passed(time_ms)
     state.transactions.time_passed(time_ms)
+    state.known_ids.time_passed(time_ms)
     state.times.mark(turn.sequence, time_ms)
     for queue in state.holds.time_passed(time_ms, turn.sequence):
         free_queue(channel, queue)
@@ -133,6 +136,9 @@ def producer_gone(channel: Channel, now_ns: int, pid: int, before: int, *, is_fe
         if primary is not None:
             primary.delivery.session_lost(row.id)
             primary.proposals.detached(now_ns, row)
+    for claim in state.client_ids.detach(pid, before):
+        if primary is not None:
+            primary.proposals.client_id_lost(claim)
 
 
 RULES: Final = (

@@ -1,18 +1,25 @@
-"""The commands of subscriptions: SUBSCRIBE and UNSUBSCRIBE."""
+"""The commands of subscriptions: SUBSCRIBE, UNSUBSCRIBE and SKIP.
+
+A selector is a text here: the primary evaluates it, and proposes by SKIP which messages it does not want.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
 from antiphon.errors import InvalidName
+from antiphon.message_manager.fold.destinations import OF_ANOTHER
 from antiphon.message_manager.fold.turns import (
+    DIFFERS,
     EXISTS,
     NO_DESTINATION,
     REFUSED,
+    STALE,
     Channel,
     CommandRule,
     Turn,
     Verdict,
+    admit_any,
     admit_numbered,
 )
 from antiphon.message_manager.state.destinations.directory import Destination
@@ -20,40 +27,49 @@ from antiphon.message_manager.state.destinations.subscription import Subscriptio
 from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.message_manager.state.sessions import Session
 from antiphon.names import check_subscription_name
-from antiphon.wire.commands import CommandKind, StartKind, Subscribe, Unsubscribe
+from antiphon.ranges import Ranges
+from antiphon.wire.commands import CommandKind, SkipMessages, StartKind, Subscribe, Unsubscribe
 
 SUBSCRIPTIONS_MAX: Final = 10_000
 """Subscriptions of one topic: each of them is asked before a message is trimmed."""
 
 
 def subscribe(channel: Channel, turn: Turn, wish: Subscribe) -> Verdict | None:
-    """A durable subscription that exists is answered with its id."""
+    """A subscription of that name is answered with its id. The session joins one that is not durable."""
     directory = channel.state.directory
-    try:
-        if wish.durable:
-            check_subscription_name(wish.name)
-    except InvalidName as error:
-        return Verdict(REFUSED, text=error.text)
     topic = directory.get(wish.destination)
     if topic is None:
         return Verdict(NO_DESTINATION)
-    known = directory.durable(wish.client_id, wish.name) if wish.durable else None
-    refusal = _why_not_subscribe(wish, topic, known, turn)
+    known = directory.subscription_named(wish.client_id, wish.name, is_durable=wish.durable)
+    refusal = _why_not_subscribe(wish, topic, known, turn) or _why_not_temporary(channel, wish, topic, turn)
     if refusal is not None:
         return Verdict(REFUSED, text=refusal)
+    session = turn.header.session
     if known is not None:
+        difference = _difference(wish, known)
+        if difference is not None:
+            return Verdict(DIFFERS, known.id, f"subscription {known.subscriber} {difference}")
+        if not known.is_durable:
+            directory.join(known, session)
         return Verdict(EXISTS, known.id)
     assert isinstance(topic, Topic), "only a topic is subscribed to"
-    directory.subscribe(
-        Subscription(
-            id=turn.sequence,
-            topic=topic,
-            session=0 if wish.durable else turn.header.session,
-            subscriber=wish.name,
-            client_id=wish.client_id,
-            floor=_start_floor(wish, turn.sequence),
-        )
+    subscription = Subscription(
+        id=turn.sequence,
+        topic=topic,
+        subscriber=wish.name,
+        client_id=wish.client_id,
+        floor=_start_floor(wish, turn.sequence),
+        is_durable=wish.durable,
+        is_shared=wish.shared,
+        selector=wish.selector,
+        no_local=wish.no_local,
+        connection=0 if turn.row is None or wish.durable else turn.row.connection,
     )
+    directory.subscribe(subscription)
+    if not wish.durable:
+        directory.join(subscription, session)
+    if channel.primary is not None:
+        channel.primary.delivery.skim(subscription)
     return None
 
 
@@ -66,14 +82,40 @@ def _why_not_subscribe(
         return "only a session subscribes"
     if wish.client_id != turn.row.client_id:
         return "the session belongs to another client id"
-    if wish.shared:
-        return "shared subscriptions are not known here"
-    if wish.name and not wish.durable:
-        return "only a durable subscription has a name"
-    if known is not None and known.topic is not topic:
-        return f"subscription {known.subscriber} is one to {known.topic.name}; unsubscribe it first"
+    if wish.durable or wish.shared:
+        try:
+            check_subscription_name(wish.name)
+        except InvalidName as error:
+            return error.text
+    elif wish.name:
+        return "only a durable or shared subscription has a name"
+    if wish.shared and wish.no_local:
+        return "a shared subscription has the messages of all connections"
+    if known is not None and known.is_shared != wish.shared:
+        return f"subscription {known.subscriber} is {'shared' if known.is_shared else 'not shared'}"
     if known is None and len(topic.subscriptions) >= SUBSCRIPTIONS_MAX:
         return f"{topic.name} has {SUBSCRIPTIONS_MAX:,} subscriptions already"
+    return None
+
+
+def _why_not_temporary(channel: Channel, wish: Subscribe, topic: Destination, turn: Turn) -> str | None:
+    """A temporary topic is its connection's, and has no subscription that outlives a connection."""
+    temporaries = channel.state.directory.temporaries
+    if topic.id not in temporaries or turn.row is None:
+        return None
+    if not temporaries.may_use(topic.id, turn.row):
+        return f"{topic.name} {OF_ANOTHER}"
+    return f"{topic.name} is temporary: no subscription to it is durable" if wish.durable else None
+
+
+def _difference(wish: Subscribe, known: Subscription) -> str | None:
+    """What is other in a subscription of that name."""
+    if known.destination != wish.destination:
+        return f"is one to {known.topic.name}"
+    if known.selector != wish.selector:
+        return "has another selector"
+    if known.no_local != wish.no_local:
+        return f"{'leaves out' if known.no_local else 'has'} what its own client id publishes"
     return None
 
 
@@ -87,20 +129,27 @@ def _start_floor(wish: Subscribe, sequence: int) -> int:
 
 
 def unsubscribe(channel: Channel, turn: Turn, wish: Unsubscribe) -> Verdict | None:
-    subscription = channel.state.directory.subscription(wish.subscription)
-    if subscription is None or not _may_unsubscribe(turn.row, subscription):
+    """A session ends durable subscriptions of its client id, and leaves others; the node may end all."""
+    subscription, row = channel.state.directory.subscription(wish.subscription), turn.row
+    if subscription is None or (row is not None and not subscription.belongs_to(row.id, row.client_id)):
         return Verdict(REFUSED, text=f"there is no subscription {wish.subscription} here")
+    if row is not None and subscription.is_durable and subscription.id in channel.state.locks:
+        return Verdict(REFUSED, text=f"a transaction has messages of {subscription.name}")
+    if row is not None and not subscription.is_durable:
+        has_left = channel.state.directory.leave(subscription, row.id)
+        if subscription.members:
+            if has_left and channel.primary is not None:
+                channel.primary.delivery.left(subscription, row.id)
+            return None
     end_subscription(channel, subscription)
     return None
 
 
-def _may_unsubscribe(row: Session | None, subscription: Subscription) -> bool:
-    """A session may end its own subscriptions and the durable ones of its client id; the node may end all."""
-    if row is None:
-        return True
-    if subscription.is_durable:
-        return subscription.client_id == row.client_id
-    return subscription.session == row.id
+def leave_all(channel: Channel, session: int) -> None:
+    """End what a session's end ends: the subscriptions in which no other session has consumers (SBS4)."""
+    for subscription in channel.state.directory.leave_all(session):
+        if not subscription.members:
+            end_subscription(channel, subscription)
 
 
 def end_subscription(channel: Channel, subscription: Subscription) -> None:
@@ -109,7 +158,31 @@ def end_subscription(channel: Channel, subscription: Subscription) -> None:
         channel.primary.delivery.subscription_ended(subscription)
 
 
+def pass_over_own(channel: Channel, topic: Topic, publisher: Session, start: int, stop: int) -> None:
+    """Take new messages from the subscriptions that leave out those of their own."""
+    for subscription in topic.no_local.values():
+        if subscription.is_own(publisher):
+            skipped = subscription.skip(Ranges([(start, stop)]))
+            if channel.primary is not None:
+                channel.primary.delivery.passed_over(subscription.id, skipped)
+
+
+def skip(channel: Channel, turn: Turn, wish: SkipMessages) -> Verdict | None:
+    """Void in another term, of which the primary may have given the messages to a consumer."""
+    if wish.term != channel.state.term:
+        return Verdict(STALE)
+    subscription = channel.state.directory.subscription(wish.subscription)
+    if subscription is None:
+        return Verdict(NO_DESTINATION)
+    locked = channel.state.locks.get(subscription.id)
+    skipped = subscription.skip(wish.ranges.difference(locked) if locked else wish.ranges)
+    if channel.primary is not None:
+        channel.primary.delivery.skipped(subscription.id, skipped, wish.ranges)
+    return None
+
+
 RULES: Final = (
     CommandRule(CommandKind.SUBSCRIBE, admit_numbered, Subscribe.decode, subscribe),
     CommandRule(CommandKind.UNSUBSCRIBE, admit_numbered, Unsubscribe.decode, unsubscribe),
+    CommandRule(CommandKind.SKIP, admit_any, SkipMessages.decode, skip),
 )

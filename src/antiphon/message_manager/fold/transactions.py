@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from antiphon.errors import ProtocolError
+from antiphon.message_manager.fold.messages import make_visible, not_for_clients
 from antiphon.message_manager.fold.turns import (
     DUPLICATE,
     NO_DESTINATION,
@@ -26,6 +28,8 @@ from antiphon.message_manager.fold.turns import (
     admit_unnumbered,
 )
 from antiphon.message_manager.reading import looks_like_batch
+from antiphon.message_manager.state.destinations.rules import DeliveryRules
+from antiphon.message_manager.state.known_ids import row_ids
 from antiphon.message_manager.state.transactions import (
     APPLICATIONS_MAX,
     Decision,
@@ -73,9 +77,8 @@ def publish_transacted(channel: Channel, turn: Turn, wish: TransactedPublish) ->
         return Verdict(TX_ROLLED_BACK, text=f"transaction {part.transaction} has begun since")
     transactions.drop_open(session, wish.transaction - 1)
     part = transactions.open_of(session, wish.transaction) or OpenPart(wish.transaction)
-    verdict = _why_not_store(channel, turn, wish, part)
+    verdict = _why_not_store(channel, turn, wish, part) or _keep(channel, turn, wish)
     if verdict is None:
-        _keep(channel, turn, wish)
         part.add(turn.sequence, wish.rows, len(wish.batch))
         transactions.open[session] = part
     else:
@@ -100,20 +103,32 @@ def _why_not_store(channel: Channel, turn: Turn, wish: TransactedPublish, part: 
 
 
 def _why_not_this(channel: Channel, destination: int, rows: int, batch: Buffer) -> Verdict | None:
-    if channel.state.directory.get(destination) is None:
+    store = channel.state.directory.get(destination)
+    if store is None:
         return Verdict(NO_DESTINATION)
+    if store.is_reserved:
+        return Verdict(REFUSED, text=not_for_clients(store.name))
     if not rows or not looks_like_batch(batch, rows):
         return Verdict(REFUSED, text=f"this is no batch of {rows} messages")
     return None
 
 
-def _keep(channel: Channel, turn: Turn, wish: TransactedPublish | StagedPublish) -> None:
+def _keep(channel: Channel, turn: Turn, wish: TransactedPublish | StagedPublish) -> Verdict | None:
+    try:
+        rules, ids = DeliveryRules.of(wish.batch), row_ids(wish.batch)
+    except ProtocolError as error:
+        return Verdict(REFUSED, text=error.text)
+    if ids and isinstance(wish, StagedPublish):
+        return Verdict(
+            REFUSED, text="a staged message has no dedup_id: its commit is made once by its version"
+        )
     _, _, origin, location = turn.envelope
     # A batch is the end of its command.
     length = len(wish.batch)
     offset = turn.offset + COMMAND_HEADER_SIZE + turn.header.length - length
-    held = Held(wish.destination, wish.rows, origin)
+    held = Held(wish.destination, wish.rows, origin, rules or None, ids)
     channel.state.transactions.uncommitted.keep(turn.sequence, held, location, offset, length)
+    return None
 
 
 # -- staging -------------------------------------------------------------------------
@@ -125,9 +140,8 @@ def stage(channel: Channel, turn: Turn, wish: StagedPublish) -> Verdict | None:
     if part is not None and (part.is_promised or part.application != wish.application):
         # A writer must not spoil another's part.
         return Verdict(REFUSED, text="the part is being committed, or another application's")
-    verdict = _why_not_stage(channel, wish, part)
+    verdict = _why_not_stage(channel, wish, part) or _keep(channel, turn, wish)
     if verdict is None:
-        _keep(channel, turn, wish)
         part = part or StagedRows(wish.application, wish.seconds)
         part.seconds = wish.seconds
         transactions.stage(wish.part, part, turn.sequence, wish.rows, len(wish.batch))
@@ -263,7 +277,9 @@ def resolve(channel: Channel, turn: Turn, wish: ResolveTransaction) -> Verdict |
     known = channel.state.transactions.decision(wish.session, wish.transaction)
     if known is not None:
         return _told(known)
-    return _decide_to_roll_back(channel, wish.session, wish.transaction, "whoever was to decide it did not")
+    return _decide_to_roll_back(
+        channel, wish.session, wish.transaction, "the client manager that was to decide did not"
+    )
 
 
 def finish(channel: Channel, turn: Turn, wish: FinishTransaction) -> Verdict | None:
@@ -363,19 +379,19 @@ def _carry_out(
 ) -> None:
     """Publish the batches under the numbers of this command, and acknowledge the consumed messages (TRX1).
 
-    Rows of a destination that was deleted meanwhile take their numbers.
+    Rows of a destination that was deleted meanwhile take their numbers, as do rows with ids that are known by
+    now.
     """
     directory, uncommitted = channel.state.directory, channel.state.transactions.uncommitted
     primary, holds = channel.primary, channel.state.holds
+    publisher = channel.state.sessions.get(session)
     first = turn.sequence
     for number in batches:
-        (destination, rows, origin), stored = uncommitted.look_up(number)
-        store = directory.get(destination)
+        held, stored = uncommitted.look_up(number)
+        store = directory.get(held.destination)
         if store is not None:
-            store.publish(first, rows, 0, stored.location, stored.offset, stored.length, origin)
-            if primary is not None:
-                primary.delivery.published(destination, first, first + rows)
-        first += rows
+            make_visible(channel, store, held, stored, publisher, first)
+        first += held.rows
     uncommitted.drop(batches)
     for destination, subscription, numbers in consumed:
         source = directory.source(destination, subscription)

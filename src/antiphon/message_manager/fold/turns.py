@@ -28,6 +28,7 @@ TX_ROLLED_BACK: Final = int(OutcomeCode.TX_ROLLED_BACK)
 ACK_LOST: Final = int(OutcomeCode.ACK_LOST)
 SESSION_UNKNOWN: Final = int(OutcomeCode.SESSION_UNKNOWN)
 EXISTS: Final = int(OutcomeCode.EXISTS)
+DIFFERS: Final = int(OutcomeCode.DIFFERS)
 OUTDATED: Final = int(OutcomeCode.OUTDATED)
 
 
@@ -76,6 +77,12 @@ class Verdict(NamedTuple):
     text: str = ""
 
 
+class Partly(NamedTuple):
+    """Some messages of a publish were stored; the others have these outcomes, in the order of numbers."""
+
+    outcomes: tuple[Outcome, ...]
+
+
 Wish = TypeVar("Wish")
 
 
@@ -88,7 +95,7 @@ class CommandRule(NamedTuple, Generic[Wish]):
     kind: CommandKind
     admit: Callable[[Channel, Turn], bool]
     decode: Callable[[memoryview], Wish]
-    handler: Callable[[Channel, Turn, Wish], Verdict | None]
+    handler: Callable[[Channel, Turn, Wish], Verdict | Partly | None]
     malformed: Callable[[Channel, Turn], None] | None = None
 
 
@@ -129,7 +136,7 @@ def admit_any(channel: Channel, turn: Turn) -> bool:
 
 def _row_for(channel: Channel, turn: Turn) -> Session | None:
     """The row of the command's session, if the generation is right; else the outcome is noted."""
-    header, owner = turn.header, turn.envelope.owner
+    header = turn.header
     row = channel.state.sessions.get(header.session)
     if row is None:
         settle(channel, turn, Verdict(SESSION_UNKNOWN))
@@ -137,27 +144,28 @@ def _row_for(channel: Channel, turn: Turn) -> Session | None:
     if header.generation != row.generation:
         settle(channel, turn, Verdict(STALE))
         return None
-    if row.owner != owner:
+    if row.owner != turn.envelope.owner:
         # The client manager opened itself to the bus anew, but still has the session.
-        take_over(channel, row, row.generation, owner)
+        take_over(channel, turn, row)
     return row
 
 
-def take_over(channel: Channel, row: Session, generation: int, owner: Owner) -> None:
-    """Give the session to this owner; the consumers of a former generation are void."""
-    primary = channel.primary
+def take_over(channel: Channel, turn: Turn, row: Session) -> None:
+    """Give the session to the sender of this command; the consumers of a former generation are void."""
+    primary, generation = channel.primary, turn.header.generation
     if primary is not None:
         if generation != row.generation:
             primary.delivery.session_lost(row.id)
         primary.proposals.attached(row.id)
     row.generation = generation
-    row.owner = owner
+    row.owner = turn.envelope.owner
+    row.moved_at = turn.sequence
 
 
 # -- the end of a turn -----------------------------------------------------------------
 
 
-def settle(channel: Channel, turn: Turn, verdict: Verdict | None) -> None:
+def settle(channel: Channel, turn: Turn, verdict: Verdict | Partly | None) -> None:
     """Note the outcome of a command (TRN2)."""
     row, skip = turn.row, turn.skip
     count = turn.header.count - skip
@@ -165,8 +173,25 @@ def settle(channel: Channel, turn: Turn, verdict: Verdict | None) -> None:
         if row is not None:
             row.note(count, APPLIED, turn.sequence + skip)
         return
+    if isinstance(verdict, Partly):
+        _settle_partly(channel, turn, verdict.outcomes)
+        return
     code, original, text = verdict
     text = text[:TEXT_MAX]
     if row is not None:
         row.note(count, code, original, text)
     channel.state.outcomes.note(Outcome(turn.sequence + skip, count, code, original, text))
+
+
+def _settle_partly(channel: Channel, turn: Turn, outcomes: tuple[Outcome, ...]) -> None:
+    row, sequence, end = turn.row, turn.sequence + turn.skip, turn.sequence + turn.header.count
+    for outcome in outcomes:
+        first, count, code, original, _ = outcome
+        if row is not None:
+            if sequence < first:
+                row.note(first - sequence, APPLIED, sequence)
+            row.note(count, code, original)
+        channel.state.outcomes.note(outcome)
+        sequence = first + count
+    if row is not None and sequence < end:
+        row.note(end - sequence, APPLIED, sequence)

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 from antiphon.bus.ports import Location
 from antiphon.errors import FormatMismatch, ProtocolError, Unreadable
 from antiphon.message_manager.state.acknowledgements import ACKNOWLEDGEMENTS, AcknowledgementLog
+from antiphon.message_manager.state.client_ids import ClientIds
 from antiphon.message_manager.state.destinations.directory import (
     KIND_QUEUE,
     KIND_TOPIC,
@@ -23,8 +24,10 @@ from antiphon.message_manager.state.destinations.directory import (
 )
 from antiphon.message_manager.state.destinations.placements import Placements
 from antiphon.message_manager.state.destinations.queue import DIGEST_BYTES, Queue
+from antiphon.message_manager.state.destinations.temporaries import Temporaries
 from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.message_manager.state.holds import Holds
+from antiphon.message_manager.state.known_ids import KnownIds
 from antiphon.message_manager.state.log_times import LogTimes
 from antiphon.message_manager.state.outcomes import Outcomes
 from antiphon.message_manager.state.sessions import Session, Sessions
@@ -34,7 +37,7 @@ from antiphon.wire.primitives import Buffer, Reader, Writer
 
 # The beginning of all versions, and this version.
 _FAMILY: Final = b"AMS"
-_MAGIC: Final = b"AMS8"
+_MAGIC: Final = b"AMSB"
 _HEAD = struct.Struct("<4sI")
 
 Store: TypeAlias = Destination | Uncommitted | AcknowledgementLog
@@ -44,8 +47,10 @@ Store: TypeAlias = Destination | Uncommitted | AcknowledgementLog
 class ChannelState:
     __slots__ = (
         "applied",
+        "client_ids",
         "directory",
         "holds",
+        "known_ids",
         "locks",
         "log_time_ms",
         "outcomes",
@@ -67,6 +72,8 @@ class ChannelState:
         self.outcomes = Outcomes()
         self.directory = Directory()
         self.placements = Placements()
+        self.known_ids = KnownIds()
+        self.client_ids = ClientIds()
         self.transactions = Transactions(self.directory.use)
         # A step nearer than `transactions.locks`: every acknowledgement looks here.
         self.locks = self.transactions.locks
@@ -74,7 +81,12 @@ class ChannelState:
 
     def due_ms(self) -> int | None:
         """The log time at which something becomes too old; 0 if log time must move first."""
-        due = (self.directory.due_ms(), self.transactions.due_ms(), self.holds.due_ms())
+        due = (
+            self.directory.due_ms(),
+            self.transactions.due_ms(),
+            self.holds.due_ms(),
+            self.known_ids.due_ms(),
+        )
         return min((ms for ms in due if ms is not None), default=None)
 
     @property
@@ -130,7 +142,10 @@ class ChannelState:
         for destination in self.directory:
             writer.u8(KIND_TOPIC if isinstance(destination, Topic) else KIND_QUEUE)
             destination.write_logical(writer)
+        self.directory.temporaries.write(writer)
         self.placements.write(writer)
+        self.known_ids.write(writer)
+        self.client_ids.write(writer)
         self.transactions.write_logical(writer)
         self.holds.write_logical(writer)
         return writer.join()
@@ -178,7 +193,10 @@ class ChannelState:
         self.outcomes = Outcomes.read(reader)
         for _ in range(reader.count(1)):
             self.directory.add(self._read_destination(reader.u8(), reader))
+        self.directory.temporaries = Temporaries.read(reader)
         self.placements = Placements.read(reader)
+        self.known_ids = KnownIds.read(reader)
+        self.client_ids = ClientIds.read(reader)
         self.transactions.read_logical(reader)
         self.holds.read_logical(reader)
         reader.finish()

@@ -26,6 +26,7 @@ _COUNT_MAX: Final = 0xFFFF_FFFF
 
 _APPLIED: Final = int(OutcomeCode.APPLIED)
 _DUPLICATE: Final = int(OutcomeCode.DUPLICATE)
+_KNOWN: Final = int(OutcomeCode.KNOWN)
 _FORGOTTEN: Final = int(OutcomeCode.FORGOTTEN)
 _FORGOTTEN_TEXT: Final = "what became of it was forgotten before its client had heard"
 
@@ -37,7 +38,8 @@ _new: Final = tuple.__new__
 class OutcomeRow(NamedTuple):
     """The outcome of the numbers number … number+count-1 of a session.
 
-    `sequence` is their first number in the log if they were applied, else the `original` of the outcome.
+    `sequence` is their first number in the log if they were applied, else the `original` of the outcome; of
+    known ids it is the first of as many.
     """
 
     number: int
@@ -57,30 +59,49 @@ class Owner(NamedTuple):
 NOBODY: Final = Owner(0, 0)
 
 
+class Ownership(NamedTuple):
+    """Who has a session, under which generation, and since which number: 0 if the owner opened it."""
+
+    generation: int
+    owner: Owner
+    moved_at: int
+
+
 class Session:
     __slots__ = (
         "_numbers",
         "_records",
         "client_id",
         "confirmed_through",
+        "connection",
         "generation",
         "id",
         "last",
+        "moved_at",
         "owner",
         "user",
     )
 
-    def __init__(self, *, id: int, generation: int, owner: Owner, user: str, client_id: str) -> None:
+    def __init__(
+        self, *, id: int, generation: int, owner: Owner, user: str, client_id: str, connection: int = 0
+    ) -> None:
         self.id = id
         self.generation = generation
         self.owner = owner
+        # The number of the command that gave the session to its owner; 0: the owner opened the session.
+        self.moved_at = 0
         self.user = user
         self.client_id = client_id
+        self.connection = connection
         self.last = 0
         self.confirmed_through = 0
         # The first number of each record, for bisection.
         self._numbers: list[int] = []
         self._records: list[OutcomeRow] = []
+
+    @property
+    def ownership(self) -> Ownership:
+        return Ownership(self.generation, self.owner, self.moved_at)
 
     @property
     def records(self) -> tuple[OutcomeRow, ...]:
@@ -159,6 +180,9 @@ class Session:
                 if record.code == _APPLIED:
                     original = record.sequence + number - record.number
                     yield Outcome(sequence, upto - number, _DUPLICATE, original)
+                elif record.code == _KNOWN:
+                    original = record.sequence + number - record.number
+                    yield Outcome(sequence, upto - number, _KNOWN, original)
                 else:
                     yield Outcome(sequence, upto - number, record.code, record.sequence, record.text)
                 sequence += upto - number
@@ -173,8 +197,10 @@ class Session:
         writer.u64(self.confirmed_through)
         writer.u16(self.owner.pid)
         writer.u64(self.owner.pe)
+        writer.u64(self.moved_at)
         writer.text(self.user)
         writer.text(self.client_id)
+        writer.u128(self.connection)
         writer.count(len(self._records))
         for record in self._records:
             writer.u64(record.number)
@@ -186,8 +212,16 @@ class Session:
     @classmethod
     def read(cls, reader: Reader) -> Session:
         id, generation, last, confirmed = reader.u128(), reader.u32(), reader.u64(), reader.u64()
-        owner = Owner(reader.u16(), reader.u64())
-        row = cls(id=id, generation=generation, owner=owner, user=reader.text(), client_id=reader.text())
+        owner, moved_at = Owner(reader.u16(), reader.u64()), reader.u64()
+        row = cls(
+            id=id,
+            generation=generation,
+            owner=owner,
+            user=reader.text(),
+            client_id=reader.text(),
+            connection=reader.u128(),
+        )
+        row.moved_at = moved_at
         row.last = last
         row.confirmed_through = confirmed
         for _ in range(reader.count(8 + 4 + 1 + 8 + 2)):

@@ -12,18 +12,26 @@ from typing import Final, NamedTuple
 
 from antiphon.bus.ports import Location
 from antiphon.message_manager.state.destinations.index import BatchIndex, SegmentUse, StoredBatch
+from antiphon.message_manager.state.destinations.rules import DeliveryRules
 from antiphon.ranges import Ranges
 from antiphon.wire.primitives import Reader, Writer
 
 ORIGIN_BYTES: Final = 16
+_PLAIN: Final = DeliveryRules()
 
 
 class Held(NamedTuple):
-    """A batch on its way to a destination; `origin` is the digest of its envelope."""
+    """A batch on its way to a destination; `origin` is the digest of its envelope.
+
+    The rules of its rows, counted from 0, are noted when it becomes visible; None: it has none. Likewise the
+    `ids` of its rows, see `row_ids`.
+    """
 
     destination: int
     rows: int
     origin: bytes
+    rules: DeliveryRules | None = None
+    ids: bytes = b""
 
 
 class Uncommitted:
@@ -78,15 +86,19 @@ class Uncommitted:
             writer.u64(held.destination)
             writer.u32(held.rows)
             writer.raw(held.origin)
+            (held.rules or _PLAIN).write(writer)
+            writer.bytes_(held.ids)
 
     def write_places(self, writer: Writer) -> None:
         """The places of this replica."""
         self.index.write(writer, self.live)
 
     def read_logical(self, reader: Reader) -> None:
-        for _ in range(reader.count(8 + 8 + 4 + ORIGIN_BYTES)):
-            number = reader.u64()
-            self._held[number] = Held(reader.u64(), reader.u32(), bytes(reader.raw(ORIGIN_BYTES)))
+        for _ in range(reader.count(8 + 8 + 4 + ORIGIN_BYTES + 1 + 4)):
+            number, destination, rows = reader.u64(), reader.u64(), reader.u32()
+            origin, rules = bytes(reader.raw(ORIGIN_BYTES)), DeliveryRules.read(reader)
+            ids = bytes(reader.bytes_())
+            self._held[number] = Held(destination, rows, origin, rules or None, ids)
             self.live.add(number, number + 1)
 
     def read_places(self, reader: Reader, use: SegmentUse) -> None:

@@ -296,6 +296,18 @@ def _for_entries_before_envelopes(chance: random.Random, profile: BusProfile) ->
     profile.settings["one_round"] = 1
 
 
+def _for_order_without_data(chance: random.Random, profile: BusProfile) -> None:
+    """The power of all nodes goes within slow syncs, after which a page of the order may be there alone."""
+    _quiet(profile)
+    profile.blackouts = 8
+    profile.producers = 0
+    profile.envelopes = 150
+    profile.restart_ns = 20 * MILLISECOND_NS
+    profile.disk.sync_ns = 10 * MILLISECOND_NS
+    profile.disk.styles = ("some",)
+    profile.settings.update(one_round=1, suspicion_ms=100, rank_delay_ms=20, suspicion_spread_ms=20)
+
+
 def _for_slow_members(chance: random.Random, profile: BusProfile) -> None:
     """Disks stall: members hear that something is committed before their own copy is durable."""
     _quiet(profile)
@@ -381,6 +393,7 @@ PROFILES: dict[str, Callable[[random.Random, BusProfile], None]] = {
     "late-words": _for_late_words,
     "lost-envelopes": _for_lost_envelopes,
     "entries-before-envelopes": _for_entries_before_envelopes,
+    "order-without-data": _for_order_without_data,
     "changes": _for_changes,
     "damaged-logs": _for_damaged_logs,
     "checkpoints": _for_checkpoints,

@@ -457,7 +457,7 @@ class BusRunner:
                 # A new disk is listed now, and counts from here on.
                 self.hall.watch.on_status(self.node, ServerStatus.OK)
             self.hall.world.note(self._name, f"goes over to {summary(effect)}")
-        elif kind is not bus.EnvelopeCommitted:
+        elif kind is not bus.EnvelopeCommitted and kind is not bus.RunOver:
             assert self._storage is not None, f"{kind.__name__} on a node without a disk"
             if self.hall.world.trace.is_on:
                 self.hall.world.note(self._name, f"does {summary(effect)}")

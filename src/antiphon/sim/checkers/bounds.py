@@ -23,7 +23,8 @@ from antiphon.journal import records
 from antiphon.journal.format import segment_name, segment_numbers, spare_name, spare_numbers
 from antiphon.journal.journal import REST_SEGMENTS, Journal
 from antiphon.journal.memory_disk import MemoryDisk
-from antiphon.message_manager.state import log_times, outcomes, sessions
+from antiphon.message_manager.delivery import message_groups
+from antiphon.message_manager.state import known_ids, log_times, outcomes, sessions
 from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.message_manager.state.destinations import index
 from antiphon.message_manager.state.destinations.directory import Directory
@@ -141,6 +142,10 @@ _TABLES: dict[str, Callable[[], int]] = {
     "Outcomes._firsts": lambda: outcomes.OUTCOMES_MAX,
     "Session._records": lambda: sessions.RECORDS_MAX,
     "Session._numbers": lambda: sessions.RECORDS_MAX,
+    "_DestinationIds._numbers": lambda: known_ids.IDS_MAX,
+    "_DestinationIds._marks": lambda: known_ids.IDS_MAX + 1,
+    "MessageGroups.shares": lambda: message_groups.BUCKETS,
+    "GroupShare.buckets": lambda: message_groups.BUCKETS,
     "LogTimes._numbers": lambda: log_times.MARKS_MAX,
     "LogTimes._times": lambda: log_times.MARKS_MAX,
     "RecordReader._verified": lambda: records._REMEMBERED_MAX,
@@ -254,6 +259,6 @@ def _most(container: Container, living: Living) -> int:
     if name in _BY_ROWS:
         # Messages of a client that are not consecutive are as many ranges.
         return most + max(living.rows, RANGES_MAX)
-    if name.startswith("BatchIndex."):
+    if name.startswith(("BatchIndex.", "TimedRanges.")):
         return index._TIDY_ROWS_MIN + 2 * living.rows + most
     return most

@@ -98,7 +98,7 @@ class GivenOut(Checker):
                     for taker in target.takers:
                         owner = self._owners[target.node, taker.consumer]
                         for piece in message.pieces:
-                            for number in range(piece.first_sequence, piece.first_sequence + piece.count):
+                            for number in piece.sequences:
                                 self._hands.given(self._channel, number, owner)
 
 

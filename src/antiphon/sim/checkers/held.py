@@ -1,8 +1,8 @@
 """Held queues and topics, and queues with one exclusive consumer, by an obvious model.
 
 - a command from before its hold began, or before a hold was last ended, does nothing
-- an exclusive consumer has its queue alone: no other acknowledgement counts, no primary that knows of the
-  hold delivers, and messages below the position are acknowledged
+- an exclusive consumer has its queue alone: no other acknowledgement counts, nothing expires, dies or is
+  dropped, no primary that knows of the hold delivers, and messages below the position are acknowledged
 - all replicas have the holds that the order gives, each from the number on where it began
 """
 
@@ -15,7 +15,15 @@ from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim.checkers.model import Destinations
 from antiphon.sim.checkers.watch import PortConsumer
 from antiphon.sim.world import World
-from antiphon.wire.commands import Acknowledge, CommandHeader, LogTime, Payload
+from antiphon.wire.commands import (
+    Acknowledge,
+    BuryMessages,
+    CommandHeader,
+    DropMessages,
+    ExpireMessages,
+    LogTime,
+    Payload,
+)
 from antiphon.wire.holds import Hold, ReleaseHold
 
 
@@ -50,7 +58,6 @@ class HeldDestinations(Destinations):
         self._told: set[tuple[int, int, int, int]] = set()
         self._holds: dict[str, HoldModel] = {}
         self._hold_ended = 0
-        self._log_time_ms = 0
         self._alone: dict[int, list[Alone]] = {}
         # Session and number of acknowledgements that an exclusive consumer made void: the message comes
         # again.
@@ -81,14 +88,22 @@ class HeldDestinations(Destinations):
                 self._hold(payload, sequence)
             case ReleaseHold(name=name, heard=heard):
                 self._let_go_of(name, heard, sequence)
-            case LogTime(time_ms=time_ms, term=term):
+            case LogTime(term=term):
+                super()._do(payload, header, sequence, skip)
                 if term == self._term:
-                    self._pass_time(time_ms, sequence)
+                    self._pass_time(sequence)
             case Acknowledge(destination=destination, subscription=0, ranges=ranges) if (
                 self._taker_of(destination) is not None
             ):
                 self.world.probe("model.acknowledged_what_is_anothers")
                 self._in_vain.update((header.session, number) for number in ranges.numbers())
+            case (
+                ExpireMessages(destination=destination)
+                | DropMessages(destination=destination, subscription=0)
+                | BuryMessages(destination=destination, subscription=0)
+            ) if self._taker_of(destination) is not None:
+                # The exclusive consumer has been promised all there is.
+                self.world.probe("model.stayed_for_a_hold")
             case _:
                 super()._do(payload, header, sequence, skip)
 
@@ -136,8 +151,8 @@ class HeldDestinations(Destinations):
         if ended is not None and ended.consumes:
             self._alone[ended.destination][-1].ended = sequence
 
-    def _pass_time(self, time_ms: int, sequence: int) -> None:
-        now_ms = self._log_time_ms = max(self._log_time_ms, time_ms)
+    def _pass_time(self, sequence: int) -> None:
+        now_ms = self.log_time_ms
         for name, hold in sorted(self._holds.items()):
             if hold.renewed_ms is None:
                 hold.renewed_ms = now_ms

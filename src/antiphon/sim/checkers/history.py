@@ -3,6 +3,7 @@
     lost         a confirmed message that reached no application
     unexpected   a body that reached an application and was never published, or was definitely refused
     twice        one body under two numbers: a message was stored two times
+    known        a body that reached an application, though its client was told that its id is known
     again        a second copy of a message without `redelivered`
     order        a message of a session behind one that the session sent later
 
@@ -15,7 +16,7 @@ another application gets the second copy, with `redelivered`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from antiphon.sim.checkers.model import Topics
 from antiphon.sim.checkers.watch import Checker, PortConsumer
@@ -37,12 +38,18 @@ class TotalQueue(Checker):
         self._body_of: dict[tuple[int, int], bytes] = {}
         self._confirmed: dict[bytes, int] = {}
         self._refused: set[bytes] = set()
+        # Bodies of messages that are not stored, because another had the same id.
+        self._known: set[bytes] = set()
         self._attempted: set[bytes] = set()
         self._number_of: dict[bytes, int] = {}
         self._body_at: dict[int, bytes] = {}
         self._times: dict[int, int] = {}
         # Numbers of which a copy without `redelivered` arrived.
         self._first_copies: set[int] = set()
+        # Messages that need not be delivered: their time was over, or they were lost on each way, until they
+        # had come back too often.
+        self.expired: Container[int] = ()
+        self.worn_out: Container[int] = ()
 
     @property
     def figures(self) -> dict[str, int]:
@@ -50,6 +57,7 @@ class TotalQueue(Checker):
             "attempted": len(self._attempted),
             "confirmed": len(self._confirmed),
             "refused": len(self._refused),
+            "known": len(self._known),
             "recovered": sum(1 for body in self._number_of if body not in self._confirmed),
             "received": sum(self._times.values()),
             "redelivered": sum(times - 1 for times in self._times.values()),
@@ -74,6 +82,10 @@ class TotalQueue(Checker):
                     self.fail(f"{body!r} was confirmed at {at} and delivered as {self._number_of[body]}")
             elif code in _DEFINITE:
                 self._refused.add(body)
+            elif code == OutcomeCode.KNOWN:
+                self._known.add(body)
+                if body in self._number_of:
+                    self.fail(f"{body!r} arrived as {self._number_of[body]}, and its id is called known")
 
     def on_consumed(self, sequence: int, body: bytes) -> None:
         self._note_arrival(sequence, body)
@@ -83,6 +95,8 @@ class TotalQueue(Checker):
             self.fail(f"{body!r} was never published and arrived as {sequence}")
         if body in self._refused:
             self.fail(f"{body!r} was refused and arrived as {sequence}")
+        if body in self._known:
+            self.fail(f"{body!r} has a known id, and arrived as {sequence}")
         if self._number_of.setdefault(body, sequence) != sequence:
             self.fail(f"{body!r} is stored twice, as {self._number_of[body]} and as {sequence}")
         if self._body_at.setdefault(sequence, body) != body:
@@ -100,7 +114,11 @@ class TotalQueue(Checker):
 
     def at_quiet(self, facts: dict[int, int]) -> None:
         self._check_order()
-        lost = sorted(self._confirmed[body] for body in self._confirmed if body not in self._number_of)
+        lost = sorted(
+            place
+            for body, place in self._confirmed.items()
+            if body not in self._number_of and place not in self.expired and place not in self.worn_out
+        )
         if lost:
             self.fail(f"{len(lost)} confirmed messages were never delivered, the first is {lost[0]}")
 
@@ -149,7 +167,7 @@ class TotalTopic(TotalQueue):
         assert self.topics is not None, "the model of the topics watches, too"
         self._check_order()
         for id, subscription in self.topics.subscriptions.items():
-            lost = sorted(subscription.wanted.difference(self._times_of.get(id, ())))
+            lost = sorted(subscription.wanted.difference(self._times_of.get(id, ()), self.topics.expired))
             if lost:
                 self.fail(f"{len(lost)} messages never reached subscription {id}, the first is {lost[0]}")
 
@@ -163,7 +181,7 @@ class TotalDestinations(TotalTopic):
         super().at_quiet(facts)
         assert self.topics is not None, "the model watches, too"
         for queue in self.topics.queues.values():
-            places = queue.live.union(queue.acknowledged)
+            places = queue.live.union(queue.acknowledged, queue.dead) - self.topics.worn_out
             lost = sorted(
                 place
                 for body, place in self._confirmed.items()

@@ -157,7 +157,7 @@ class ChannelLedger(Checker):
         self._told |= places
         for source in {self._takes_from[taker] for taker in takers}:
             for piece in message.pieces:
-                for number in range(piece.first_sequence, piece.first_sequence + piece.count):
+                for number in piece.sequences:
                     self._check_given_out(node, (source, number), is_fresh)
 
     def _check_given_out(self, node: int, place: Place, is_fresh: bool) -> None:
@@ -247,7 +247,9 @@ class ChannelLedger(Checker):
                 source = payload.subscription or payload.destination
                 self._went -= {(source, number) for number in ranges.numbers()}
             case Hold(consumes=True):
-                self._collect(payload)
+                # A HOLD that was refused took nothing: what went, went by a command behind it.
+                if self._is_applied(sequence):
+                    self._collect(payload)
             case CommitTransaction():
                 if self._is_applied(sequence):
                     key = (header.session, payload.transaction)

@@ -5,8 +5,8 @@
     - at most one living consumer has the message
     - a message delivered to a subscription was published to its topic, at or after the subscription's start;
       new messages come to a consumer in the order of their numbers
-    - enqueued = live + acknowledged, a topic keeps what a subscription needs, and the node's own counts
-      agree, on every replica after every entry
+    - enqueued = live + acknowledged + expired (or dropped), a topic keeps what a subscription needs, and the
+      node's own counts agree, on every replica after every entry
 
 The model folds the committed commands with plain sets, each number once, when any life first applies it:
 deliveries are compared with everything ever ordered, not with a node's memory. With several replicas
@@ -16,11 +16,17 @@ acknowledgement may arrive behind it.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 
+from antiphon.batch import Batch, BatchRule
+from antiphon.batch.layout import RULES_AT
 from antiphon.bus.entries import FenceDetail, OpenDetail
 from antiphon.bus.messages import BusMessage, Deliver, Entry, EntryKind, Register
+from antiphon.message_manager.reading import looks_like_batch
+from antiphon.message_manager.state import known_ids
 from antiphon.message_manager.state.channel_state import ChannelState
+from antiphon.message_manager.state.destinations import settings
 from antiphon.message_manager.state.destinations.directory import KIND_TOPIC
 from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.message_manager.state.sessions import NOBODY, Owner
@@ -30,19 +36,27 @@ from antiphon.sim.image import Image
 from antiphon.sim.world import World
 from antiphon.wire.commands import (
     Acknowledge,
+    BuryMessages,
     CommandHeader,
     CommandKind,
     CreateDestination,
+    DeadReason,
+    DropMessages,
+    ExpireMessages,
     ExpireSession,
+    LogTime,
     Payload,
     Publish,
+    ResumeSession,
     Return,
+    SkipMessages,
     StartKind,
     Subscribe,
     Unsubscribe,
     decode_payload,
     iterate_commands,
 )
+from antiphon.wire.primitives import Buffer
 
 Books = tuple[int, int, tuple[tuple[int, int], ...]]
 """Term, number of sessions, and how many messages each queue and each subscription still has."""
@@ -56,6 +70,35 @@ class _Session:
 
 
 @dataclass(slots=True)
+class IdsModel:
+    """The ids that a destination remembers, in the order in which their messages were stored."""
+
+    window_ms: int
+    number_of: dict[bytes, int] = field(default_factory=dict)
+    # The first mark of log time behind the message; None: there was none yet.
+    since_ms: dict[bytes, int | None] = field(default_factory=dict)
+
+    def look_up(self, id: bytes, number: int) -> int | None:
+        """The earlier message with this id; if there is none, this one is remembered."""
+        if not self.window_ms or id in self.number_of:
+            return self.number_of.get(id)
+        self.number_of[id], self.since_ms[id] = number, None
+        if len(self.number_of) > known_ids.IDS_MAX:
+            self._forget(next(iter(self.number_of)))
+        return None
+
+    def pass_time(self, now_ms: int) -> None:
+        for id, since_ms in list(self.since_ms.items()):
+            if since_ms is None:
+                self.since_ms[id] = since_ms = now_ms
+            if now_ms - since_ms >= self.window_ms:
+                self._forget(id)
+
+    def _forget(self, id: bytes) -> None:
+        del self.number_of[id], self.since_ms[id]
+
+
+@dataclass(slots=True)
 class QueueModel:
     """The contents of a queue."""
 
@@ -63,6 +106,10 @@ class QueueModel:
     live: set[int] = field(default_factory=set)
     # With the number of the acknowledgement that was accepted.
     acknowledged: dict[int, int] = field(default_factory=dict)
+    # With the number of the DEAD that was accepted.
+    dead: dict[int, int] = field(default_factory=dict)
+    # The same for the command that ended it because its time was over.
+    expired: dict[int, int] = field(default_factory=dict)
 
 
 class Queues(Checker):
@@ -74,6 +121,15 @@ class Queues(Checker):
         super().__init__(world)
         self.queues: dict[int, QueueModel] = {}
         self.place_of: dict[tuple[int, int], int] = {}
+        # All messages with rules of their own, all that expired, and the last mark of log time.
+        self.ruled: set[int] = set()
+        self.expired: set[int] = set()
+        # Messages that died because they came back too often: they may have been lost on each way.
+        self.worn_out: set[int] = set()
+        self.log_time_ms = 0
+        # Messages that are not stored, and the number of the earlier message with the same id.
+        self.known: dict[int, int] = {}
+        self._ids: dict[int, IdsModel] = {}
         self._folded = 0
         self._term = 0
         # The client manager whose commands are being folded.
@@ -107,7 +163,7 @@ class Queues(Checker):
 
     def _fold(self, header: CommandHeader, body: memoryview, sequence: int) -> None:
         skip = 0
-        if header.session and (found := self._rows_to_skip(header, sequence)) is not None:
+        if header.session and (found := self._rows_to_skip(header, body, sequence)) is not None:
             skip = found
         elif header.session:
             return
@@ -119,11 +175,13 @@ class Queues(Checker):
     def _do(self, payload: Payload, header: CommandHeader, sequence: int, skip: int) -> None:
         """The effect of an admitted command; its first `skip` numbers had theirs before."""
         match payload:
-            case Publish(destination=destination):
+            case Publish(destination=destination, batch=batch):
+                self._note_rules(batch, sequence, header.count)
                 queue = self.queues.get(destination)
                 if queue is not None:
-                    queue.live.update(range(sequence + skip, sequence + header.count))
-                    queue.enqueued += header.count - skip
+                    new = self._new_rows(destination, batch, sequence, skip, header.count)
+                    queue.live.update(new)
+                    queue.enqueued += len(new)
             case Acknowledge(destination=destination, ranges=ranges):
                 queue = self.queues.get(destination)
                 if queue is not None:
@@ -131,9 +189,21 @@ class Queues(Checker):
             case Return(ranges=ranges):
                 for number in ranges.numbers():
                     self._release(number)
+            case BuryMessages():
+                self._bury(payload, header, sequence)
+            case ExpireMessages(destination=destination, term=term, ranges=ranges) if term == self._term:
+                self._expire(destination, set(ranges.numbers()), sequence)
+            case DropMessages(destination=destination, subscription=id, term=term, ranges=ranges):
+                if term == self._term:
+                    self._drop(destination, id, set(ranges.numbers()), sequence)
+            case LogTime(time_ms=time_ms, term=term) if term == self._term:
+                self.log_time_ms = max(self.log_time_ms, time_ms)
+                for ids in self._ids.values():
+                    ids.pass_time(self.log_time_ms)
             case CreateDestination(name=name):
                 if self._names.setdefault(name, sequence) == sequence:
                     self.queues[sequence] = QueueModel()
+                    self._note_window(sequence, payload)
             case ExpireSession() as expire:
                 session = self._sessions.get(expire.session)
                 named = (expire.generation, expire.term)
@@ -145,6 +215,21 @@ class Queues(Checker):
                     self.world.probe("model.session_expired")
                     self._end_session(expire.session, sequence)
 
+    def _bury(self, wish: BuryMessages, header: CommandHeader, sequence: int) -> None:
+        """Move dead messages of a queue, if all of them are there."""
+        queue, target = self.queues.get(wish.destination), self.queues.get(wish.target)
+        numbers = set(wish.numbers.numbers())
+        if queue is None or target is None or wish.term != self._term or not numbers <= queue.live:
+            return
+        for number in numbers:
+            self._release(number)
+        queue.live -= numbers
+        queue.dead.update(dict.fromkeys(numbers, sequence))
+        if wish.reason is DeadReason.LIMIT:
+            self.worn_out |= numbers
+        target.live.update(range(sequence, sequence + header.count))
+        target.enqueued += header.count
+
     def _detach(self, pid: int, before: int) -> None:
         for session in self._sessions.values():
             if session.owner.pid == pid and 0 < session.owner.pe < before:
@@ -153,7 +238,7 @@ class Queues(Checker):
     def _end_session(self, session: int, sequence: int) -> None:
         del self._sessions[session]
 
-    def _rows_to_skip(self, header: CommandHeader, sequence: int) -> int | None:
+    def _rows_to_skip(self, header: CommandHeader, body: memoryview, sequence: int) -> int | None:
         """How many numbers of the command were applied before; None when the command has no effect."""
         session = self._sessions.get(header.session)
         if header.kind == CommandKind.SESSION_OPEN and session is None:
@@ -163,6 +248,13 @@ class Queues(Checker):
             self.world.probe("model.stale_command")
         if session is None or header.generation < session.generation:
             return None
+        if header.kind == CommandKind.SESSION_RESUME:
+            resume = decode_payload(header.kind, body)
+            assert isinstance(resume, ResumeSession), "the kind says so"
+            if resume.known > session.generation:
+                # The session has ended since, and a late opening has made another one.
+                self.world.probe("model.session_of_a_late_opening")
+                return None
         if header.kind in (CommandKind.SESSION_OPEN, CommandKind.SESSION_RESUME):
             session.generation, session.owner = header.generation, self._owner
             return None
@@ -186,8 +278,52 @@ class Queues(Checker):
         accepted = numbers & queue.live
         queue.live -= accepted
         queue.acknowledged.update(dict.fromkeys(accepted, sequence))
-        if len(queue.live) + len(queue.acknowledged) != queue.enqueued:
+        gone = len(queue.acknowledged) + len(queue.expired) + len(queue.dead)
+        if len(queue.live) + gone != queue.enqueued:
             self.fail("the model itself lost count")
+
+    def stored_counts(self) -> dict[int, int]:
+        """How many messages each destination has ever stored."""
+        return {id: queue.enqueued for id, queue in self.queues.items()}
+
+    def _note_window(self, destination: int, wish: CreateDestination) -> None:
+        given = json.loads(wish.settings or "{}")
+        self._ids[destination] = IdsModel(round(given.get("dedup_window", settings.DEDUP_WINDOW_S) * 1_000))
+
+    def _new_rows(self, destination: int, batch: Buffer, first: int, skip: int, count: int) -> list[int]:
+        """The numbers of a publish's messages whose ids the destination does not remember, if they have any;
+        the first `skip` had theirs before."""
+        numbers = list(range(first + skip, first + count))
+        if not looks_like_batch(batch, count) or not batch[RULES_AT] & BatchRule.DEDUP:
+            return numbers
+        rows, ids = Batch.decode(batch), self._ids[destination]
+        for number in numbers:
+            id = rows.dedup_id(number - first)
+            before = None if id is None else ids.look_up(id, number)
+            if before is not None:
+                self.world.probe("model.id_known")
+                self.known[number] = before
+        return [number for number in numbers if number not in self.known]
+
+    def _note_rules(self, batch: Buffer, first: int, count: int) -> None:
+        if len(batch) > RULES_AT and batch[RULES_AT] & ~BatchRule.DEDUP:
+            self.ruled.update(range(first, first + count))
+
+    def _expire(self, destination: int, numbers: set[int], sequence: int) -> None:
+        if not numbers <= self.ruled:
+            self.fail(f"{sorted(numbers - self.ruled)[:3]} are to expire and have no time")
+        queue = self.queues.get(destination)
+        gone = numbers & queue.live if queue is not None else set()
+        if queue is not None and gone:
+            self.world.probe("model.message_expired")
+            queue.live -= gone
+            queue.expired.update(dict.fromkeys(gone, sequence))
+        self.expired |= numbers
+
+    def _drop(self, destination: int, subscription: int, numbers: set[int], sequence: int) -> None:
+        """Non-persistent messages that a consumer may have seen leave as expired ones do."""
+        self.world.probe("model.message_dropped")
+        self._expire(destination, numbers, sequence)
 
     def on_sent(self, node: int, message: BusMessage) -> None:
         if not isinstance(message, Deliver):
@@ -196,12 +332,14 @@ class Queues(Checker):
         if queue is None:
             self.fail(f"node {node} delivers from destination {message.destination}, which does not exist")
         for piece in message.pieces:
-            for number in range(piece.first_sequence, piece.first_sequence + piece.count):
-                at = queue.acknowledged.get(number)
-                if at is None and number not in queue.live:
+            for number in piece.sequences:
+                at, over = queue.acknowledged.get(number) or queue.dead.get(number), queue.expired.get(number)
+                if over is not None and self._knows(node, over):
+                    self.fail(f"{number} is handed out after it expired")
+                if at is None and over is None and number not in queue.live:
                     self.fail(f"{number} is handed out and is not in queue {message.destination}")
                 if at is not None and self._knows(node, at):
-                    self.fail(f"{number} is handed out after its acknowledgement was accepted")
+                    self.fail(f"{number} is handed out after it was acknowledged, or died")
 
     def _knows(self, node: int, number: int) -> bool:
         """Must a node go by the command under this number now? A lone node must."""
@@ -227,7 +365,10 @@ class Queues(Checker):
 
     def _is_done(self, holder: PortConsumer, number: int) -> bool:
         """Is this message acknowledged, where the holder got it?"""
-        return any(number in queue.acknowledged for queue in self.queues.values())
+        return any(
+            number in queue.acknowledged or number in queue.expired or number in queue.dead
+            for queue in self.queues.values()
+        )
 
     def on_holder_gone(self, node: int, holder: PortConsumer) -> None:
         for number in sorted(self._held.pop(holder, ())):
@@ -264,7 +405,8 @@ class Queues(Checker):
             if live != len(queue.live):
                 self.fail(
                     f"the node counts {live} live messages in queue {destination}, "
-                    f"{queue.enqueued} were stored and {len(queue.acknowledged)} acknowledged"
+                    f"{queue.enqueued} were stored, {len(queue.acknowledged)} acknowledged, "
+                    f"{len(queue.expired)} expired"
                 )
 
 
@@ -277,8 +419,10 @@ class SubscriptionModel:
     """The messages that a subscription wanted, and those it has acknowledged."""
 
     topic: int
-    session: int
     start: int
+    is_shared: bool
+    # How often each session has joined a subscription that is not durable.
+    members: dict[int, int] = field(default_factory=dict)
     wanted: set[int] = field(default_factory=set)
     # With the number of the acknowledgement that was accepted.
     done: dict[int, int] = field(default_factory=dict)
@@ -300,7 +444,8 @@ class Topics(Queues):
         self._subscription_at: dict[tuple[int, int], int] = {}
         # The last contents of each ended subscription, and the number of its end.
         self._ended: dict[int, tuple[SubscriptionModel, int]] = {}
-        self._durable: dict[tuple[str, str], int] = {}
+        # By whether they are durable, client id and name.
+        self._named: dict[tuple[bool, str, str], int] = {}
         self._fresh_through: dict[PortConsumer, int] = {}
         self._holding: dict[Held, PortConsumer] = {}
         self._in_hand: dict[PortConsumer, set[Held]] = {}
@@ -308,7 +453,8 @@ class Topics(Queues):
     def _do(self, payload: Payload, header: CommandHeader, sequence: int, skip: int) -> None:
         match payload:
             case Publish(destination=destination, batch=batch) if destination in self.stored:
-                numbers = range(sequence + skip, sequence + header.count)
+                self._note_rules(batch, sequence, header.count)
+                numbers = self._new_rows(destination, batch, sequence, skip, header.count)
                 self.sizes[destination].update(dict.fromkeys(numbers, len(batch) // header.count))
                 self.stored[destination].update(numbers)
                 for subscription in self.subscriptions.values():
@@ -319,6 +465,11 @@ class Topics(Queues):
                     subscription = self.subscriptions[id]
                     for number in sorted(subscription.wanted.intersection(ranges.numbers())):
                         subscription.done.setdefault(number, sequence)
+            case BuryMessages(subscription=id) if id:
+                self._bury_of(id, payload, header, sequence)
+            case SkipMessages(subscription=id, ranges=ranges):
+                if id in self.subscriptions:
+                    self.subscriptions[id].wanted.difference_update(ranges.numbers())
             case Return(subscription=id, ranges=ranges) if id:
                 for number in ranges.numbers():
                     self._let_go((id, number))
@@ -326,35 +477,83 @@ class Topics(Queues):
                 if self._names.setdefault(name, sequence) == sequence:
                     self.stored[sequence] = set()
                     self.sizes[sequence] = {}
+                    self._note_window(sequence, payload)
             case Subscribe():
                 self._subscribe(payload, header.session, sequence)
-            case Unsubscribe(subscription=id):
-                self._end_subscription(id, sequence)
+            case Unsubscribe(subscription=id) if id in self.subscriptions:
+                self._unsubscribe(id, header.session, sequence)
             case _:
                 super()._do(payload, header, sequence, skip)
 
-    def _subscribe(self, wish: Subscribe, session: int, sequence: int) -> None:
-        key = (wish.client_id, wish.name)
-        if wish.durable and key in self._durable:
-            self.world.probe("model.subscription_exists")
+    def stored_counts(self) -> dict[int, int]:
+        return super().stored_counts() | {id: len(stored) for id, stored in self.stored.items()}
+
+    def _bury_of(self, id: int, wish: BuryMessages, header: CommandHeader, sequence: int) -> None:
+        """Move dead messages of a subscription, if it needs all of them."""
+        subscription, target = self.subscriptions.get(id), self.queues.get(wish.target)
+        numbers = set(wish.numbers.numbers())
+        if subscription is None or target is None or wish.term != self._term:
             return
-        if wish.durable:
-            self._durable[key] = sequence
-        assert wish.start == StartKind.LATEST, "the workload begins with what comes"
-        owner = 0 if wish.durable else session
-        self.subscriptions[sequence] = SubscriptionModel(wish.destination, owner, sequence + 1)
+        if numbers <= subscription.wanted and not numbers & subscription.done.keys():
+            subscription.done.update(dict.fromkeys(numbers, sequence))
+            target.live.update(range(sequence, sequence + header.count))
+            target.enqueued += header.count
+            for number in numbers:
+                self._let_go((id, number))
+
+    def _subscribe(self, wish: Subscribe, session: int, sequence: int) -> None:
+        key = (wish.durable, wish.client_id, wish.name)
+        id = self._named.get(key, sequence) if wish.name else sequence
+        if id == sequence:
+            assert wish.start == StartKind.LATEST, "the workload begins with what comes"
+            self.subscriptions[id] = SubscriptionModel(wish.destination, sequence + 1, wish.shared)
+            if wish.name:
+                self._named[key] = id
+        else:
+            self.world.probe(f"model.subscription_{'shared' if wish.shared else 'exists'}")
+        if not wish.durable:
+            members = self.subscriptions[id].members
+            members[session] = members.get(session, 0) + 1
+
+    def _unsubscribe(self, id: int, session: int, sequence: int) -> None:
+        members = self.subscriptions[id].members
+        if members:
+            members[session] -= 1
+            if not members[session]:
+                del members[session]
+        if not members:
+            self._end_subscription(id, sequence)
+
+    def _expire(self, destination: int, numbers: set[int], sequence: int) -> None:
+        super()._expire(destination, numbers, sequence)
+        for subscription in self.subscriptions.values():
+            if subscription.topic == destination:
+                for number in sorted(subscription.wanted.intersection(numbers)):
+                    subscription.done.setdefault(number, sequence)
+
+    def _drop(self, destination: int, subscription: int, numbers: set[int], sequence: int) -> None:
+        if not subscription:
+            super()._drop(destination, subscription, numbers, sequence)
+        elif subscription in self.subscriptions:
+            one = self.subscriptions[subscription]
+            for number in sorted(one.wanted.intersection(numbers)):
+                one.done.setdefault(number, sequence)
+            # Other subscriptions still get the messages, and are judged by what they need.
+            self.expired |= numbers
 
     def _end_subscription(self, id: int, sequence: int) -> None:
         ended = self.subscriptions.pop(id, None)
         if ended is not None:
             self.world.probe("model.subscription_ended")
             self._ended[id] = ended, sequence
-            self._durable = {key: known for key, known in self._durable.items() if known != id}
+            self._named = {key: known for key, known in self._named.items() if known != id}
 
     def _end_session(self, session: int, sequence: int) -> None:
         super()._end_session(session, sequence)
-        for id in [id for id, known in self.subscriptions.items() if known.session == session]:
-            self._end_subscription(id, sequence)
+        for id in [id for id, known in self.subscriptions.items() if session in known.members]:
+            del self.subscriptions[id].members[session]
+            if not self.subscriptions[id].members:
+                self._end_subscription(id, sequence)
 
     def on_sent(self, node: int, message: BusMessage) -> None:
         if isinstance(message, Register):
@@ -374,7 +573,7 @@ class Topics(Queues):
             if self._knows(node, ended_at):
                 self.fail(f"node {node} delivers to subscription {id}, which has ended")
         for piece in message.pieces:
-            for number in range(piece.first_sequence, piece.first_sequence + piece.count):
+            for number in piece.sequences:
                 at = subscription.done.get(number)
                 if at is not None and self._knows(node, at):
                     self.fail(f"{number} is handed to subscription {id} after it was acknowledged there")
@@ -395,10 +594,14 @@ class Topics(Queues):
                 self.fail(f"{number} of subscription {id} is handed to {holder} while {other} holds it")
             self._holding[id, number] = holder
             in_hand.add((id, number))
-        if not redelivered:
+        is_shared = id in self.subscriptions and self.subscriptions[id].is_shared
+        if not redelivered and not is_shared:
             # Messages that a consumer did not see are fresh for the next one; for one consumer numbers only
-            # rise.
+            # rise, unless it shares the subscription and gets what another has given back.
             before = self._fresh_through.get(holder, 0)
+            if sequence in self.ruled:
+                # Urgent messages overtake others, and delayed ones come behind.
+                return
             if sequence <= before:
                 self.fail(f"{sequence} comes to {holder} of subscription {id} behind {before}")
             self._fresh_through[holder] = sequence + count - 1
@@ -519,9 +722,12 @@ class Destinations(Topics):
         """May a message of one consumer come to another, or once more to the same?
 
         A new primary is not told of returned messages as held. If it delivers one before the return is
-        ordered, it delivers the message again behind it.
+        ordered, it delivers the message again behind it. And a client that moved has left its former
+        connection, though that connection's client manager may not have heard of it yet.
         """
         if (other.session, subscription, number) in self._given_back:
+            return True
+        if other.session == holder.session and other.connection < holder.connection:
             return True
         return other != holder and not self.is_exclusive
 

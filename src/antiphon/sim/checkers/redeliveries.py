@@ -5,7 +5,8 @@
             before the primary's term or delivered in it; no other is. A primary whose state is replaced
             tells all messages of the former state as redelivered
     shown   an application is shown the counts told to its consumer, in that order
-    place   a primary delivers nothing while a returned message with a lower number waits
+    place   a primary delivers nothing while a returned message with a lower number waits; messages with
+            delivery rules of their own are left to `rules`
 
 The model counts the RETURNs in the log that a replica says it applied. Deliveries after a failover are not
 counted.
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from antiphon.batch.layout import RULES_AT
 from antiphon.bus.messages import BusMessage, Deliver, Entry, EntryKind, Register
 from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.message_manager.state.destinations.source import Source
@@ -43,11 +45,12 @@ class _Returned(NamedTuple):
 
 
 class _Taker(NamedTuple):
-    """A consumer as its client knows it, and its source."""
+    """A consumer as its client knows it, its source, and has it a selector?"""
 
     session: int
     consumer: int
     source: int
+    is_selecting: bool
 
 
 class Redeliveries(Checker):
@@ -83,6 +86,8 @@ class Redeliveries(Checker):
         # Returned messages that wait, by term; and the highest number of each source in this flush.
         self._waiting: dict[int, dict[int, set[int]]] = {}
         self._highest: dict[int, dict[int, int]] = {}
+        # Messages of batches with delivery rules.
+        self._ruled: set[int] = set()
 
     def on_started(self, node: int, found: Image, checkpoint: int) -> None:
         self._applied[node] = checkpoint
@@ -105,7 +110,8 @@ class Redeliveries(Checker):
             wish = decode_payload(header.kind, body)
             if isinstance(wish, Return):
                 source = wish.subscription or wish.destination
-                returned = _Returned(header.session, source, wish.ranges, wish.counted)
+                is_counted = wish.counted and not wish.rejected
+                returned = _Returned(header.session, source, wish.ranges, is_counted)
                 self._commands.append((sequence, returned))
             sequence += header.count
 
@@ -167,7 +173,9 @@ class Redeliveries(Checker):
     def on_sent(self, node: int, message: BusMessage) -> None:
         if isinstance(message, Register):
             source = message.subscription or message.destination
-            self._takers[node, message.consumer] = _Taker(message.session, message.number, source)
+            self._takers[node, message.consumer] = _Taker(
+                message.session, message.number, source, bool(message.selector)
+            )
             for number in message.held.numbers():
                 # Whether the consumer gets the message depends on when its claim arrives.
                 self._claimed.add((message.term, source, number))
@@ -180,20 +188,25 @@ class Redeliveries(Checker):
                         self._check_told(node, self._takers[target.node, taker.consumer], message)
 
     def _check_told(self, node: int, taker: _Taker, message: Deliver) -> None:
-        session, consumer, source = taker
+        session, consumer, source, is_selecting = taker
         term, applied = message.term, self._applied[node]
         log = self._log.setdefault((session, consumer), {}).setdefault(term, [])
         waiting = self._waiting.get(term, {}).get(source)
         highest = self._highest.setdefault(node, {})
-        for first, rows, count, _ in message.pieces:
-            for number in range(first, first + rows):
+        for piece in message.pieces:
+            numbers, count, buffers = piece.sequences, piece.redelivery_count, piece.buffers
+            for number in numbers:
                 given = (term, source, number)
                 self._check_count(given, count, self._count_at((source, number), applied))
                 log.append((number, count))
                 self._with[given] = session
                 if waiting is not None:
                     waiting.discard(number)
-            highest[source] = max(highest.get(source, 0), first + rows - 1)
+            if buffers and len(buffers[0]) > RULES_AT and buffers[0][RULES_AT]:
+                self._ruled.update(numbers)
+            elif not is_selecting:
+                # A message that came back and is not wanted may wait.
+                highest[source] = max(highest.get(source, 0), numbers[-1])
 
     def _check_count(self, given: Given, told: int, returns: int) -> None:
         term, source, number = given
@@ -219,6 +232,7 @@ class Redeliveries(Checker):
         for number in returned.numbers.numbers():
             given = (term, returned.source, number)
             is_known = given not in self._claimed and self._with.get(given) == returned.session
+            is_known = is_known and number not in self._ruled
             if is_known and _is_there(state, (returned.source, number)):
                 self.world.probe("redelivery.came_back")
                 self._waiting.setdefault(term, {}).setdefault(returned.source, set()).add(number)
@@ -229,7 +243,8 @@ class Redeliveries(Checker):
             for number in sorted(self._waiting.get(state.term, {}).get(source, ())):
                 place = (source, number)
                 is_ready = (state.term, *place) not in self._claimed and _is_there(state, place)
-                if number < highest and is_ready and not _is_locked(state, place):
+                is_ready = is_ready and not _is_locked(state, place) and not _is_doomed(state, place)
+                if number < highest and is_ready:
                     self.fail(f"{number} of {source} came back and waits, and {highest} is given out")
 
     def on_received(self, holder: PortConsumer, sequence: int, body: bytes, redelivered: int) -> None:
@@ -263,6 +278,12 @@ def _is_there(state: ChannelState, place: Place) -> bool:
     id, number = place
     source = state.directory.subscription(id) or state.directory.source(id, 0)
     return source is not None and bool(source.still(Ranges([(number, number + 1)])))
+
+
+def _is_doomed(state: ChannelState, place: Place) -> bool:
+    id, number = place
+    source = state.directory.subscription(id) or state.directory.source(id, 0)
+    return source is not None and number in source.doomed()
 
 
 def _is_locked(state: ChannelState, place: Place) -> bool:

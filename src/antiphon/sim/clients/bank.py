@@ -51,6 +51,8 @@ class TellerHabits:
     keep_probability: float = 0.5
     look_probability: float = 0.1
     drop_probability: float = 0.1
+    # How often a consumer is closed while the transaction has messages of it.
+    retire_probability: float = 0.0
     # Takes money out, and sends none.
     is_closing: bool = False
 

@@ -161,6 +161,8 @@ class LibraryClient(ClientProcess):
         if isinstance(frame, Confirm):
             for item in frame.items:
                 self.world.probe(f"library.outcome.{OutcomeCode(item.code).name}")
+                if item.code == OutcomeCode.TAKEN:
+                    continue
                 self.watch.on_confirmed(frame.session, item.number, item.count, item.code, item.sequence)
         elif isinstance(frame, ConsumerLost) and frame.lost:
             self.world.probe("library.lost_to_others")
@@ -267,7 +269,10 @@ class LibraryClient(ClientProcess):
         prefetch = self.chance.randint(1, self.habits.credit_messages)
         if self.is_without_prefetch():
             prefetch = 0
-        consumer = session.new_consumer(name, opened, subscription=subscription, prefetch_messages=prefetch)
+        selector = self.selector() if subscription == QUEUE else ""
+        consumer = session.new_consumer(
+            name, opened, subscription=subscription, selector=selector, prefetch_messages=prefetch
+        )
         request = core.open_consumer(session, consumer)
         self.when_answered(request, lambda reply: self.reopen() if isinstance(reply, Exception) else then())
         return consumer
@@ -375,7 +380,9 @@ class LibraryQueueClient(LibraryClient):
     # Publishing.
 
     def on_settled(self, tag: object, outcomes: list[ConfirmItem]) -> None:
-        self._unsettled -= isinstance(tag, Publication)
+        # The sender of taken messages goes on, and is told nothing more.
+        is_told = isinstance(tag, Publication) and (not tag.is_taken or not tag.is_settled)
+        self._unsettled -= is_told
 
     def _plan_publishing(self) -> None:
         self.later(self._publishing.pause_ns(), self._go_on)
@@ -390,13 +397,14 @@ class LibraryQueueClient(LibraryClient):
         opened = self._opened
         assert opened is not None, "messages without a destination"
         self._unsettled += 1
+        timestamp_ms = self.world.now_ns // MILLISECOND_NS
         chunk = Publication(
-            bodies,
+            self.ruled(bodies, timestamp_ms) or bodies,
             sum(map(len, bodies)),
             AlwaysAwaited(),
             destination=opened.destination,
             settings_version=opened.settings_version,
-            timestamp_ms=self.world.now_ns // MILLISECOND_NS,
+            timestamp_ms=timestamp_ms,
             deadline_ns=NEVER_NS,
         )
         session.submit(opened.channel, chunk)

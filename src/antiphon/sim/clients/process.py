@@ -11,8 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from antiphon.batch import BatchBuilder
 from antiphon.client.core.pace import USUAL, Pace
+from antiphon.message_manager.state import outcomes
 from antiphon.sim.checkers.watch import Stand, Watch
+from antiphon.sim.habits import NodeHabits
 from antiphon.sim.network import ClientPort, Connection, Network
 from antiphon.sim.world import MILLISECOND_NS, World
 from antiphon.wire.frames import ServerFrame
@@ -36,6 +39,7 @@ class ClientHabits:
     reconnect_ns: int = 20 * MILLISECOND_NS
     resume_probability: float = 0.7
     return_probability: float = 0.0
+    reject_probability: float = 0.0
     reopen_probability: float = 0.0
     # How long a client that waits for something hears nothing before it goes elsewhere; 0: for ever.
     patience_ns: int = 0
@@ -45,8 +49,70 @@ class ClientHabits:
     look_probability: float = 0.0
     # How many consumers have no prefetch, and ask for one message at a time.
     asking_share: float = 0.0
+    # How many batches have priorities, delays and times to live.
+    rules_share: float = 0.0
+    # How many batches have messages with ids of the application, and how many ids there are for all clients.
+    ids_share: float = 0.0
+    ids: int = 10
+    # How many batches have messages of several parts, and how many consumers beside the first of a queue want
+    # one part only.
+    parts_share: float = 0.0
+    # How many batches have messages with keys, and how many keys there are for all clients.
+    keys_share: float = 0.0
+    keys: int = 3
     # Of those that are made of the client library.
     pace: Pace = USUAL
+
+
+RULES = "Rules"
+"""The name under which a run can leave out the rules of messages."""
+
+
+def draw_rules(chance: random.Random, habits: ClientHabits) -> None:
+    """In a third of the runs messages have priorities, delays and times to live."""
+    habits.rules_share = chance.choice((0.0, 0.0, 0.0, 0.0, 0.5, 1.0))
+
+
+IDS = "Ids"
+"""The name under which a run can leave out the ids of messages."""
+
+
+def draw_ids(chance: random.Random, habits: ClientHabits) -> None:
+    """In a third of the runs messages have ids; all clients draw from the same."""
+    habits.ids_share = chance.choice((0.0, 0.0, 0.0, 0.0, 0.5, 1.0))
+    habits.ids = chance.choice((2, 10, 50))
+
+
+SELECTORS = "Selectors"
+"""The name under which a run can leave out the selectors of consumers."""
+
+PARTS = 3
+
+
+EVALUATING_BYTES = 2 << 20
+"""A flush of a node with selectors, at least: steps that do nothing but evaluate are few."""
+
+
+def draw_selectors(chance: random.Random, habits: ClientHabits, node: NodeHabits) -> None:
+    """In a third of the runs messages have parts, and consumers want one of them."""
+    habits.parts_share = chance.choice((0.0, 0.0, 0.0, 0.0, 0.5, 1.0))
+    if habits.parts_share:
+        node.flush_bytes = max(node.flush_bytes, EVALUATING_BYTES)
+
+
+def part_of(body: bytes) -> int:
+    """The part to which a message with this body belongs, if it says one."""
+    return sum(body) % PARTS
+
+
+KEYS = "Keys"
+"""The name under which a run can leave out the keys of messages."""
+
+
+def draw_keys(chance: random.Random, habits: ClientHabits) -> None:
+    """In a third of the runs messages have keys; all clients draw from the same."""
+    habits.keys_share = chance.choice((0.0, 0.0, 0.0, 0.0, 0.5, 1.0))
+    habits.keys = chance.choice((1, 3, 10))
 
 
 @dataclass(slots=True)
@@ -58,6 +124,8 @@ class ClientHall:
     watch: Watch
     # The client port at one of the addresses that clients know, if a node listens there.
     find_port: Callable[[int], ClientPort | None]
+    # The log time by which messages get their times; the clocks of nodes may be days apart.
+    log_time_ms: Callable[[], int] = lambda: 0
 
 
 class ClientProcess:
@@ -71,6 +139,13 @@ class ClientProcess:
         self.chance: random.Random = hall.world.random(f"workload/{name}")
         # For what not all runs have, so that the others are what they were without it.
         self.asking: random.Random = hall.world.random(f"asking/{name}")
+        self.ruling: random.Random = hall.world.random(f"ruling/{name}")
+        self.taking: random.Random = hall.world.random(f"taking/{name}")
+        self.identifying: random.Random = hall.world.random(f"identifying/{name}")
+        self.selecting: random.Random = hall.world.random(f"selecting/{name}")
+        # May a consumer of this client want one part only? The first consumer of a queue wants all.
+        self.may_select = False
+        self.keying: random.Random = hall.world.random(f"keying/{name}")
         self.connection: Connection | None = None
         # Counts the connections; what was planned for an earlier one does not happen.
         self.life = 0
@@ -79,9 +154,48 @@ class ClientProcess:
         self._hall = hall
         self._heard_ns = 0
 
+    def ruled(self, bodies: list[bytes], timestamp_ms: int) -> BatchBuilder | None:
+        """The same messages with drawn rules, ids, parts and keys; None if they have none."""
+        chance, now_ms = self.ruling, self._hall.log_time_ms()
+        has_rules = self.habits.rules_share and chance.random() < self.habits.rules_share and now_ms
+        has_ids = self.habits.ids_share and self.identifying.random() < self.habits.ids_share
+        # Each row may have an outcome of its own: a batch with ids has as few as an envelope has commands.
+        has_ids = has_ids and len(bodies) <= outcomes.OUTCOMES_MAX // 4
+        has_parts = self.habits.parts_share and self.selecting.random() < self.habits.parts_share
+        has_keys = self.habits.keys_share and self.keying.random() < self.habits.keys_share
+        if not (has_rules or has_ids or has_parts or has_keys):
+            return None
+        # A client manager takes a batch only if all its messages are non-persistent.
+        is_transient = has_rules and self.taking.random() < 0.25
+        builder = BatchBuilder()
+        for body in bodies:
+            rules: dict[str, Any] = {}
+            if has_rules:
+                rules = {
+                    "priority": chance.choice((4, 4, 0, 7, 9)),
+                    "expires_ms": chance.choice((0, 0, now_ms + chance.randint(1, 200))),
+                    "deliver_at_ms": chance.choice((0, 0, now_ms + chance.randint(1, 100))),
+                    "persistent": chance.random() < 0.8 and not is_transient,
+                }
+            if has_ids and self.identifying.random() < 0.8:
+                rules["dedup_id"] = f"id {self.identifying.randrange(self.habits.ids)}"
+            if has_parts:
+                rules["properties"] = {"part": part_of(body)}
+            if has_keys and self.keying.random() < 0.8:
+                rules["key"] = f"key {self.keying.randrange(self.habits.keys)}"
+            builder.add(body, timestamp_ms=timestamp_ms, **rules)
+        return builder
+
     def is_without_prefetch(self) -> bool:
         """Does a consumer that is about to be opened ask for one message at a time?"""
         return self.asking.random() < self.habits.asking_share
+
+    def selector(self) -> str:
+        """What a consumer of a queue that is about to be opened wants; blank: everything."""
+        if not self.may_select or self.selecting.random() >= self.habits.parts_share:
+            return ""
+        part = self.selecting.randrange(PARTS)
+        return self.selecting.choice((f"part = {part}", f"part <> {part}"))
 
     # For the kinds of client.
 

@@ -108,7 +108,11 @@ class RudeProducer(QueueSession):
 
     def _publish(self, bodies: list[bytes]) -> None:
         account, now_ms = self.account, self.world.now_ns // MILLISECOND_NS
-        batch = Batch.of_bodies(bodies, self.id, self.next_number, now_ms)
+        ruled = self.client.ruled(bodies, now_ms)
+        if ruled is not None:
+            batch = ruled.build(self.id, self.next_number)
+        else:
+            batch = Batch.of_bodies(bodies, self.id, self.next_number, now_ms)
         self.watch.on_published(self.id, self.next_number, bodies)
         wish = Publish(account.destination, account.settings_version, 0, batch.encode())
         self.order_here(CommandKind.PUBLISH, wish.encode(), len(bodies))
@@ -232,6 +236,13 @@ class RudeReader(QueueSession):
             return
         ranges, self._to_acknowledge = self._to_acknowledge, Ranges()
         destination, subscription = self.account.destination, self.end.subscription
+        if self.habits.reject_probability and self.chance.random() < self.habits.reject_probability:
+            self.world.probe("client.rejected")
+            bad = Return(
+                destination=destination, subscription=subscription, counted=True, rejected=True, ranges=ranges
+            )
+            self.order_here(CommandKind.RETURN, bad.encode())
+            return
         if self.chance.random() < self.habits.return_probability:
             self.world.probe("client.returned")
             back = Return(destination=destination, subscription=subscription, counted=True, ranges=ranges)
@@ -243,11 +254,23 @@ class RudeReader(QueueSession):
 
 
 class RudeSubscriber(RudeReader):
-    """Subscribes, consumes, and sometimes begins anew; without a name, the subscription ends with it."""
+    """Subscribes, consumes, and sometimes begins anew; a subscription that is not durable ends with it, or
+    with the last that shares it."""
 
-    def __init__(self, client: RudeClient, topic: str, settings: str, name: str) -> None:
+    def __init__(
+        self,
+        client: RudeClient,
+        topic: str,
+        settings: str,
+        name: str,
+        *,
+        is_durable: bool | None = None,
+        is_shared: bool = False,
+    ) -> None:
         super().__init__(client, topic, settings)
         self._name = name
+        self._is_durable = bool(name) if is_durable is None else is_durable
+        self._is_shared = is_shared
         self._is_subscribing = False
 
     @property
@@ -267,8 +290,8 @@ class RudeSubscriber(RudeReader):
     def _subscribe(self) -> None:
         wish = Subscribe(
             destination=self.account.destination,
-            durable=bool(self._name),
-            shared=False,
+            durable=self._is_durable,
+            shared=self._is_shared,
             name=self._name,
             client_id="",
             start=StartKind.LATEST,
@@ -305,7 +328,9 @@ class RudeSubscriber(RudeReader):
         """Ask for the subscription that we know to be there."""
         session = self.id
         request = self.ask(
-            lambda request: SubscriptionFind(request=request, session=session, name=self._name),
+            lambda request: SubscriptionFind(
+                request=request, session=session, name=self._name, durable=self._is_durable
+            ),
             lambda frame: self.watch.on_found(
                 request, session, not (isinstance(frame, Failed) and frame.code == _NO_SUBSCRIPTION)
             ),

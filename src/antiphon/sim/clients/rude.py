@@ -420,6 +420,8 @@ class RudeSession:
             if self.id != session or (numbers := self.numbers.get(frame.channel)) is None:
                 return
             self.world.probe(f"client.outcome.{OutcomeCode(item.code).name}")
+            if item.code == OutcomeCode.TAKEN:
+                continue
             self.watch.on_confirmed(session, item.number, item.count, item.code, item.sequence)
             if item.code in _USELESS:
                 self.replace()
@@ -456,8 +458,9 @@ def rows_of(frame: Deliver) -> Iterator[Delivered]:
     """The messages of a frame."""
     delivery = frame.first_delivery
     for piece in frame.pieces:
-        for row, body in enumerate(Batch.decode(piece.batch).bodies()):
-            yield Delivered(delivery, piece.first_sequence + row, body, piece.redelivery_count)
+        batch = Batch.decode(piece.batch)
+        for row, body in enumerate(batch.bodies()):
+            yield Delivered(delivery, piece.first_sequence + batch.offset(row), body, piece.redelivery_count)
             delivery += 1
 
 
@@ -500,6 +503,7 @@ class ConsumerEnd:
         self.is_attached = True
         self.is_asking = session.client.is_without_prefetch()
         credit = session.chance.randint(1, session.habits.credit_messages)
+        selector = "" if self.subscription else session.client.selector()
         session.ask(
             lambda request: ConsumerOpen(
                 request=request,
@@ -508,6 +512,7 @@ class ConsumerEnd:
                 channel=self.account.channel,
                 destination=self.account.destination,
                 subscription=self.subscription,
+                selector=selector,
                 credit_messages=0 if self.is_asking else credit,
                 credit_bytes=session.habits.credit_bytes,
             ),

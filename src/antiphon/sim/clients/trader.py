@@ -6,6 +6,9 @@ money in others to accounts of any channel, and then commits; or it rolls back o
 dies. A transfer within one channel is committed there, a transfer over several by the client manager. When
 the bank closes, a trader takes money out and puts it nowhere.
 
+A trader closes some of its consumers in the middle of a transfer: such a consumer gives back what the trader
+has not taken, and stays until the transfer has ended.
+
 A trader does what the library's faces do with the core: parts count the batches that have left, a commit is
 asked for when all of them have left on the current connection, and the outcome may be learned on a later one.
 Consumers come back by themselves, with the messages that they hold.
@@ -106,6 +109,9 @@ class Trader(LibraryClient):
         self._subscriptions: dict[int, int] = {}
         self._opening: set[int] = set()
         self._closing: set[int] = set()
+        # Closed in this transfer, and there until it ends.
+        self._retired: dict[int, ConsumerCore] = {}
+        self._retiring = self.world.random(f"retiring/{name}")
         self._rows = RowNumbers()
         # A transfer is under way up to the moment at which its outcome is known and carried out.
         self._is_busy = False
@@ -147,6 +153,7 @@ class Trader(LibraryClient):
         self._places = []
         self._is_looking = False
         self._consumers.clear()
+        self._retired.clear()
         self._subscriptions.clear()
         self._opening.clear()
         self._closing.clear()
@@ -164,15 +171,16 @@ class Trader(LibraryClient):
         _, session = self.live
         self._probe("left_its_consumers")
         self._orphaned += session.take_consumed()
-        for consumer in self._consumers.values():
+        for consumer in (*self._consumers.values(), *self._retired.values()):
             session.forget_consumer(consumer.consumer)
         self._consumers.clear()
+        self._retired.clear()
 
     def on_resumed(self) -> None:
         if not self.is_ready:
             return
         for at in self._at:
-            if at in self._consumers:
+            if at in self._consumers or at in self._retired:
                 self._probe("consumer_came_back")
             elif at not in self._closing:
                 self._attach(at)
@@ -299,7 +307,18 @@ class Trader(LibraryClient):
             amount = total if chance.random() < 0.5 else chance.randint(1, total)
             self._to_send.append((chance.randrange(len(self._places)), amount))
             total -= amount
+        self._close_some()
         self._go_on(self._transaction)
+
+    def _close_some(self) -> None:
+        """Close some consumers whose messages the transfer has (CRQ6)."""
+        core, session = self.live
+        for at, consumer in list(self._consumers.items()):
+            is_closed = consumer.held and self._retiring.random() < self.manners.retire_probability
+            if is_closed and at not in self._opening:
+                self._retired[at] = self._consumers.pop(at)
+                self._probe("closed_a_consumer" if consumer.buffered else "closed_an_empty_consumer")
+                core.asking.retire(session, consumer)
 
     def _take(self, consumer: ConsumerCore, count: int) -> int:
         """Take so many messages; their worth."""
@@ -454,19 +473,23 @@ class Trader(LibraryClient):
             self._restart(taken)
 
     def _restart(self, taken: list[TakenMessages]) -> None:
-        core, session = self.live
         of_taken = [one.consumer for one in taken]
         for at in [at for at, consumer in self._consumers.items() if consumer in of_taken]:
-            request = core.close_consumer(session, self._consumers.pop(at))
-            self._closing.add(at)
-            self.when_answered(request, partial(self._on_closed, at))
+            self._close(at, self._consumers.pop(at))
         self._next()
+
+    def _close(self, at: int, consumer: ConsumerCore) -> None:
+        core, session = self.live
+        self._closing.add(at)
+        self.when_answered(core.close_consumer(session, consumer), partial(self._on_closed, at))
 
     def _on_closed(self, at: int, reply: object) -> None:
         self._closing.discard(at)
         self._attach(at)
 
     def _next(self) -> None:
+        while self._retired:
+            self._close(*self._retired.popitem())
         self._end_transfer(TransactionCore(self._transaction.number + 1))
         self._plan()
 

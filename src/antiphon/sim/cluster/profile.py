@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from antiphon.bus.group import GroupConfig
-from antiphon.sim.clients.process import ClientHabits
+from antiphon.sim.clients.process import EVALUATING_BYTES, ClientHabits
+from antiphon.sim.clients.sharers import Kinds
 from antiphon.sim.disk import DiskHabits, DiskProfile
 from antiphon.sim.groups import group_of
 from antiphon.sim.habits import NodeHabits
@@ -54,6 +55,7 @@ class ClusterProfile:
     queues: int = 1
     topics: int = 1
     subscribers: int = 2
+    sharing: Kinds = ()
     messages: int = 40
     # The share of queues' clients that use the client library.
     library_share: float = 0.5
@@ -238,6 +240,18 @@ def _for_held_ranges(chance: random.Random, profile: ClusterProfile) -> None:
     profile.clients.credit_messages = 100
     # Messages returned while the primary went may come twice, which this profile does not look for.
     profile.clients.return_probability = 0.0
+
+
+def _for_held_groups(chance: random.Random, profile: ClusterProfile) -> None:
+    """The primary goes again and again while consumers hold messages with keys, and more come."""
+    _for_held_ranges(chance, profile)
+    profile.messages = 120
+    profile.clients.keys_share, profile.clients.keys = 1.0, chance.choice((2, 4))
+    profile.library_share = 0.0
+    profile.clients.take_pause_ns = 20 * MILLISECOND_NS
+    profile.clients.acknowledge_pause_ns = 3_000 * MILLISECOND_NS
+    profile.clients.publish_pause_ns = 100 * MILLISECOND_NS
+    profile.clients.batch_rows_max = 4
 
 
 def _for_lower_generations(chance: random.Random, profile: ClusterProfile) -> None:
@@ -461,7 +475,63 @@ def _for_ruined_disks(chance: random.Random, profile: ClusterProfile) -> None:
     profile.clients.take_pause_ns = profile.clients.acknowledge_pause_ns = 200 * MILLISECOND_NS
 
 
+def _for_delivery_rules(chance: random.Random, profile: ClusterProfile) -> None:
+    """Every message has rules, and consumers have little credit."""
+    profile.topics = 1
+    profile.clients.rules_share = 1.0
+    profile.clients.credit_messages = chance.choice((1, 10))
+    profile.clients.return_probability = 0.2
+
+
+def _for_sharing(chance: random.Random, profile: ClusterProfile) -> None:
+    """Clients die that share a subscription which ends with the last of them, and their sessions expire."""
+    profile.is_gentle = False
+    profile.topics, profile.sharing = 1, (False,)
+    profile.client_crashes, profile.moves = 8, 4
+    profile.door_crashes = profile.crashes = 2
+    profile.node.session_expiry_ms = 150
+    profile.clients.resume_probability = 0.3
+
+
+def _for_ids(chance: random.Random, profile: ClusterProfile) -> None:
+    """Every message has one of few ids, and checkpoints come often."""
+    profile.messages = 120
+    profile.clients.ids_share, profile.clients.ids = 1.0, chance.choice((10, 50))
+    profile.settings["checkpoint_entries"] = 15
+
+
+def _for_selectors(chance: random.Random, profile: ClusterProfile) -> None:
+    """Every message belongs to a part, most consumers want one part, and batches have many messages."""
+    profile.messages = 200
+    profile.queues, profile.consumers = 1, 4
+    profile.clients.parts_share = 1.0
+    profile.node.flush_bytes = max(profile.node.flush_bytes, EVALUATING_BYTES)
+    profile.clients.batch_rows_max = 20
+    profile.clients.body_bytes_max = 300
+    profile.clients.return_probability = 0.2
+    profile.clients.reopen_probability = 0.1
+
+
+def _for_message_groups(chance: random.Random, profile: ClusterProfile) -> None:
+    """Every message has one of few keys, and consumers that compete come and go with what they hold."""
+    profile.messages = 120
+    profile.is_gentle = False
+    profile.queues, profile.consumers = 1, 3
+    profile.topics, profile.sharing = 1, (True,)
+    profile.moves, profile.client_crashes, profile.crashes, profile.door_crashes = 4, 4, 2, 1
+    profile.clients.keys_share, profile.clients.keys = 1.0, chance.choice((2, 5))
+    profile.clients.rules_share = chance.choice((0.0, 0.5))
+    profile.clients.credit_messages = chance.choice((2, 10))
+    profile.clients.return_probability = profile.clients.reopen_probability = 0.2
+    profile.clients.acknowledge_pause_ns = 20 * MILLISECOND_NS
+
+
 PROFILES: dict[str, Callable[[random.Random, ClusterProfile], None]] = {
+    "delivery-rules": _for_delivery_rules,
+    "ids": _for_ids,
+    "selectors": _for_selectors,
+    "message-groups": _for_message_groups,
+    "held-groups": _for_held_groups,
     "held-ranges": _for_held_ranges,
     "lower-generations": _for_lower_generations,
     "second-acknowledgements": _for_second_acknowledgements,
@@ -480,4 +550,5 @@ PROFILES: dict[str, Callable[[random.Random, ClusterProfile], None]] = {
     "return-after-a-fence": _for_return_after_a_fence,
     "kept-credit": _for_kept_credit,
     "ruined-disks": _for_ruined_disks,
+    "sharing": _for_sharing,
 }

@@ -155,6 +155,19 @@ def _for_topics(chance: random.Random, profile: TransactionProfile) -> None:
     profile.tellers.pause_ns = 5 * MILLISECOND_NS
 
 
+def _for_closed_consumers(chance: random.Random, profile: TransactionProfile) -> None:
+    """Consumers are closed in the middle of transactions that have messages of them."""
+    profile.safety_ns = 900 * MILLISECOND_NS
+    profile.accounts, profile.traders, profile.deposits = 2, 3, 20
+    profile.crashes = profile.power_cuts = profile.blackouts = profile.partitions = profile.sleeps = 0
+    profile.clients.credit_messages = 5
+    profile.tellers.rollback_probability = profile.tellers.death_probability = 0.0
+    profile.tellers.retire_probability = 0.5
+    profile.tellers.messages_max = 1
+    profile.tellers.send_pause_ns = 30 * MILLISECOND_NS
+    profile.tellers.pause_ns = 5 * MILLISECOND_NS
+
+
 PROFILES: dict[str, Callable[[random.Random, TransactionProfile], None]] = {
     "hasty-commits": _for_hasty_commits,
     "lonely-decisions": _for_lonely_decisions,
@@ -162,4 +175,5 @@ PROFILES: dict[str, Callable[[random.Random, TransactionProfile], None]] = {
     "open-parts": _for_open_parts,
     "ended-sessions": _for_ended_sessions,
     "topics": _for_topics,
+    "closed-consumers": _for_closed_consumers,
 }

@@ -16,6 +16,7 @@ from antiphon.sim.checkers.bounds import Repetitions, Rest, Space
 from antiphon.sim.checkers.places import Mending, Places
 from antiphon.sim.checkers.watch import Checker, Watch
 from antiphon.sim.disk import DiskHabits
+from antiphon.sim.limits import dedup_window, redelivery_limit
 from antiphon.sim.trace import Trace, summary
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, SECOND_NS, Violation, World
 
@@ -39,14 +40,25 @@ class WorkloadRun(Generic[DrawnProfile]):
     profile: DrawnProfile
     liveness_ns = 60 * SECOND_NS
     look_ns = 20 * MILLISECOND_NS
+    redelivery_limits: tuple[int, ...] = (0,)
+    """Of which one is drawn for a run's queues."""
 
     def __init__(self, seed: int, trace: Trace, without: Sequence[str]) -> None:
+        self._seed = seed
         self.world = World(seed, trace)
         self._chance: random.Random = self.world.random("workload")
         self._without = without
 
     def run(self) -> None:
         """Play both acts; raises `Violation` when a promise is broken."""
+        with redelivery_limit(self._seed, self.redelivery_limits) as limit, dedup_window(self._seed):
+            self._begin_to_reject(limit)
+            self._play()
+
+    def _begin_to_reject(self, limit: int) -> None:
+        """Nothing: consumers of this workload reject no messages."""
+
+    def _play(self) -> None:
         if self.world.trace.is_on:
             self.world.note("profile", summary(self.profile))
         self._begin()

@@ -15,17 +15,33 @@ from collections.abc import Sequence
 from antiphon.sim import limits
 from antiphon.sim.checkers.acknowledgement import Acknowledgements, Finality
 from antiphon.sim.checkers.cluster import Primaries, Reads, SameDisks
+from antiphon.sim.checkers.dead_letters import DeadLetters
 from antiphon.sim.checkers.hands import Asked, GivenOut, Hands, OneCopy
 from antiphon.sim.checkers.history import TotalDestinations
+from antiphon.sim.checkers.ids import IdsKept
+from antiphon.sim.checkers.message_groups import GroupsKept
 from antiphon.sim.checkers.model import Destinations
 from antiphon.sim.checkers.order import Checkpoints, Confirmations, Order
 from antiphon.sim.checkers.redeliveries import Redeliveries
 from antiphon.sim.checkers.restores import Restores
+from antiphon.sim.checkers.rules import RulesKept
+from antiphon.sim.checkers.selections import Selections
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.clients.library import LibraryQueueClient
-from antiphon.sim.clients.process import ClientProcess
+from antiphon.sim.clients.process import (
+    IDS,
+    KEYS,
+    RULES,
+    SELECTORS,
+    ClientProcess,
+    draw_ids,
+    draw_keys,
+    draw_rules,
+    draw_selectors,
+)
 from antiphon.sim.clients.queues import RudeProducer, RudeReader, RudeSubscriber
 from antiphon.sim.clients.rude import RudeClient
+from antiphon.sim.clients.sharers import SHARING, draw_sharing, sharers
 from antiphon.sim.cluster.faults import TownFaults
 from antiphon.sim.cluster.profile import PROFILES, ClusterProfile, draw
 from antiphon.sim.cluster.waits import NAME, draw_waits
@@ -41,20 +57,33 @@ _SESSION_EXPIRY_SHORT_MS = 1_000
 class ClusterRun(TownRun[ClusterProfile]):
     profiles = tuple(PROFILES)
     model = Destinations
+    redelivery_limits = (0, 0, 10, 1, 2)
 
     def __init__(self, seed: int, trace: Trace, profile: str = "", without: Sequence[str] = ()) -> None:
         super().__init__(seed, trace, without)
         self.profile = draw(self._chance, profile)
+        self._is_named = bool(profile)
         if not profile and NAME not in without:
             draw_waits(self.world.random("waits"), self.profile)
         self.profile.node.sizes = limits.sizes(seed, profile)
         self.profile.settings |= limits.copies(seed, profile)
+        if not profile and RULES not in without:
+            draw_rules(self.world.random("rules"), self.profile.clients)
+        if not profile and SHARING not in without:
+            self.profile.sharing = draw_sharing(self.world.random("sharing"))
+        if not profile and IDS not in without:
+            draw_ids(self.world.random("ids"), self.profile.clients)
+        if not profile and SELECTORS not in without:
+            draw_selectors(self.world.random("selectors"), self.profile.clients, self.profile.node)
+        if not profile and KEYS not in without:
+            draw_keys(self.world.random("keys"), self.profile.clients)
         self.adjust(self.profile)
         self._total = TotalDestinations(self.world)
         config = self.profile.group(self._new_disk_id)
         self._channel = config.group
         self._watch = self._watch_by(self._checkers())
         self._build([Quarter(config, self._watch)], self._watch)
+        self._hall.log_time_ms = lambda: self._model.log_time_ms
         self.clients = [*self._producers(), *self._consumers(), *self._of_topics()]
         if self.profile.is_spread:
             for number, client in enumerate(self.clients):
@@ -68,7 +97,8 @@ class ClusterRun(TownRun[ClusterProfile]):
         # `Confirmations`, `Reads` and the history read what `Order` and `Destinations` have seen.
         order, destinations = Order(self.world), self.model(self.world)
         destinations.is_exclusive = self.profile.is_gentle
-        self._total.topics = destinations
+        self._total.topics = self._model = destinations
+        self._total.expired = destinations.expired
         hands = Hands(self.world)
         return [
             order,
@@ -79,6 +109,11 @@ class ClusterRun(TownRun[ClusterProfile]):
             Acknowledgements(self.world),
             Finality(self.world, self._channel),
             Redeliveries(self.world),
+            DeadLetters(self.world),
+            RulesKept(self.world, lambda node: self.town.managers[node].log_time_ms),
+            IdsKept(self.world, destinations),
+            Selections(self.world),
+            GroupsKept(self.world),
             Primaries(self.world),
             Reads(self.world, destinations),
             hands,
@@ -92,6 +127,10 @@ class ClusterRun(TownRun[ClusterProfile]):
             self._expiring(self._channel),
             self._total,
         ]
+
+    def _begin_to_reject(self, limit: int) -> None:
+        if limit and not self._is_named:
+            self.profile.clients.reject_probability = 0.05
 
     def figures(self) -> dict[str, int]:
         return self._total.figures | super().figures()
@@ -123,7 +162,10 @@ class ClusterRun(TownRun[ClusterProfile]):
     def _consumers(self) -> list[ClientProcess]:
         # Every queue has a consumer, or it could not be drained.
         count = max(self.profile.consumers, self.profile.queues)
-        return [self._consumer(number) for number in range(count)]
+        consumers = [self._consumer(number) for number in range(count)]
+        for one in consumers[self.profile.queues :]:
+            one.may_select = True
+        return consumers
 
     def _consumer(self, number: int) -> ClientProcess:
         name, queue = f"consumer{number}", f"queue:q{number % self.profile.queues}"
@@ -151,11 +193,13 @@ class ClusterRun(TownRun[ClusterProfile]):
                 name = "" if is_passing else f"audit{number}.{at}"
                 RudeSubscriber(client, topic, settings, name)
                 clients.append(client)
-        return clients
+        topics = [(f"topic:t{number}", self._settings(number)) for number in range(profile.topics)]
+        return [*clients, *sharers(self._hall, profile.clients, topics, profile.sharing)]
 
     def _heal(self) -> None:
         clients = self.profile.clients
         clients.return_probability = clients.reopen_probability = clients.look_probability = 0.0
+        clients.reject_probability = 0.0
         clients.publish_pause_ns = min(clients.publish_pause_ns, 5 * MILLISECOND_NS)
         clients.take_pause_ns = clients.acknowledge_pause_ns = 5 * MILLISECOND_NS
         super()._heal()

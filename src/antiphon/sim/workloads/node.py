@@ -16,18 +16,35 @@ from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim import faults, limits
 from antiphon.sim.checkers.acknowledgement import FinalAcknowledgements
 from antiphon.sim.checkers.attachments import Attachments, Expiries
+from antiphon.sim.checkers.dead_letters import DeadLetters
 from antiphon.sim.checkers.history import TotalQueue
+from antiphon.sim.checkers.ids import IdsKept
+from antiphon.sim.checkers.message_groups import GroupsKept
 from antiphon.sim.checkers.model import Queues, Topics
 from antiphon.sim.checkers.order import Checkpoints, Durability, Monotone, Order
 from antiphon.sim.checkers.redeliveries import Redeliveries
 from antiphon.sim.checkers.restores import Restores
+from antiphon.sim.checkers.rules import RulesKept
+from antiphon.sim.checkers.selections import Selections
 from antiphon.sim.checkers.true_time import Lifetimes, LogTimePace
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.checkers.write_before_send import WriteBeforeSend
 from antiphon.sim.clients.library import LibraryQueueClient
-from antiphon.sim.clients.process import ClientHall, ClientProcess
+from antiphon.sim.clients.process import (
+    IDS,
+    KEYS,
+    RULES,
+    SELECTORS,
+    ClientHall,
+    ClientProcess,
+    draw_ids,
+    draw_keys,
+    draw_rules,
+    draw_selectors,
+)
 from antiphon.sim.clients.queues import RudeProducer, RudeReader
 from antiphon.sim.clients.rude import RudeClient
+from antiphon.sim.clients.sharers import SHARING
 from antiphon.sim.disk import DiskProfile, SimDisk
 from antiphon.sim.disk_faults import DiskFaults
 from antiphon.sim.faults import FaultTable
@@ -46,14 +63,25 @@ _RESTART_NS = 50 * MILLISECOND_NS
 class NodeRun(WorkloadRun[Profile]):
     look_ns = 5 * MILLISECOND_NS
     total_kind: type[TotalQueue] = TotalQueue
+    redelivery_limits = (0, 0, 10, 1, 2)
     profiles = tuple(PROFILES)
 
     def __init__(self, seed: int, trace: Trace, profile: str = "", without: Sequence[str] = ()) -> None:
         super().__init__(seed, trace, without)
         self.profile = draw(self._chance, profile)
         self._may_freeze = not profile
+        self._is_named = bool(profile)
+        self._may_share = not profile and SHARING not in without
         self.profile.node.sizes = limits.sizes(seed, profile)
         self.adjust(self.profile)
+        if not profile and RULES not in without:
+            draw_rules(self.world.random("rules"), self.profile.clients)
+        if not profile and IDS not in without:
+            draw_ids(self.world.random("ids"), self.profile.clients)
+        if not profile and SELECTORS not in without:
+            draw_selectors(self.world.random("selectors"), self.profile.clients, self.profile.node)
+        if not profile and KEYS not in without:
+            draw_keys(self.world.random("keys"), self.profile.clients)
         self._total = self.total_kind(self.world)
         self._attachments = Attachments(self.world)
         expiry_ms = self.profile.node.session_expiry_ms
@@ -73,7 +101,11 @@ class NodeRun(WorkloadRun[Profile]):
             self.node.clock.make_unsteady()
         self._clock_steps = ClockSteps(self.world, [self.node.clock])
         self._hall = ClientHall(
-            self.world, self._network, self._watch, lambda address: self.node.port_if_serving()
+            self.world,
+            self._network,
+            self._watch,
+            lambda address: self.node.port_if_serving(),
+            lambda: self._model.log_time_ms,
         )
         self._clients = [*self._producers(), *self._consumers()]
 
@@ -83,6 +115,8 @@ class NodeRun(WorkloadRun[Profile]):
     def _checkers(self) -> list[Checker]:
         # `Durability` reads what `Order` and `Queues` have seen: those two cannot be left out.
         order, queues = Order(self.world), Queues(self.world)
+        self._model = queues
+        self._total.expired, self._total.worn_out = queues.expired, queues.worn_out
         return [
             order,
             queues,
@@ -93,14 +127,26 @@ class NodeRun(WorkloadRun[Profile]):
             Restores(self.world),
             FinalAcknowledgements(self.world),
             Redeliveries(self.world),
+            DeadLetters(self.world),
+            RulesKept(self.world, self._log_time_of),
+            IdsKept(self.world, queues),
+            Selections(self.world),
+            GroupsKept(self.world),
             *self._of_time(None),
             self._total,
         ]
+
+    def _log_time_of(self, node: int) -> int | None:
+        return self.node.log_time_ms
 
     def _of_time(self, topics: Topics | None) -> list[Checker]:
         """The checkers that know the time of the world."""
         pace = LogTimePace(self.world, self.profile.node.log_time_interval_ms)
         return [pace, Lifetimes(self.world, topics), self._attachments, self._expiries]
+
+    def _begin_to_reject(self, limit: int) -> None:
+        if limit and not self._is_named:
+            self.profile.clients.reject_probability = 0.05
 
     def figures(self) -> dict[str, int]:
         return self._total.figures
@@ -130,6 +176,11 @@ class NodeRun(WorkloadRun[Profile]):
     def _held(self) -> dict[int, int]:
         return {queue.id: queue.live.count for queue in self._state.directory}
 
+    def _waiting(self) -> dict[int, int]:
+        """The queues with messages that a consumer is still to get; no client consumes dead messages."""
+        queues = {one.id for one in self._state.directory if one.is_reserved}
+        return {id: live for id, live in self._held().items() if live and id not in queues}
+
     def _queue(self, number: int) -> str:
         return f"queue:q{number % self.profile.queues}"
 
@@ -151,7 +202,10 @@ class NodeRun(WorkloadRun[Profile]):
     def _consumers(self) -> list[ClientProcess]:
         # Every queue has a consumer, or it could not be drained.
         count = max(self.profile.consumers, self.profile.queues)
-        return [self._consumer(number) for number in range(count)]
+        consumers = [self._consumer(number) for number in range(count)]
+        for one in consumers[self.profile.queues :]:
+            one.may_select = True
+        return consumers
 
     def _consumer(self, number: int) -> ClientProcess:
         name, queue = f"consumer{number}", self._queue(number)
@@ -195,7 +249,7 @@ class NodeRun(WorkloadRun[Profile]):
     def _heal(self) -> None:
         self.profile.network.stall_probability = 0.0
         clients = self.profile.clients
-        clients.return_probability = clients.reopen_probability = 0.0
+        clients.return_probability = clients.reopen_probability = clients.reject_probability = 0.0
         clients.publish_pause_ns = min(clients.publish_pause_ns, 2 * MILLISECOND_NS)
         clients.take_pause_ns = MILLISECOND_NS
         self.profile.node.trouble_probability = self.profile.node.loss_probability = 0.0
@@ -206,7 +260,7 @@ class NodeRun(WorkloadRun[Profile]):
     def _is_quiet(self) -> bool:
         if self.node.port_if_serving() is None or not all(client.is_idle for client in self._clients):
             return False
-        return not any(self._held().values()) and not self._left_behind()
+        return not self._waiting() and not self._left_behind()
 
     def _left_behind(self) -> list[str]:
         """Sessions and messages that go by themselves, and are still there."""
@@ -218,6 +272,6 @@ class NodeRun(WorkloadRun[Profile]):
             f"{client.name} waits for {client.waits_for}" for client in self._clients if not client.is_idle
         ]
         if self.node.is_up:
-            words += [f"queue {queue} holds {live}" for queue, live in self._held().items() if live]
+            words += [f"queue {queue} holds {live}" for queue, live in self._waiting().items()]
             words += self._left_behind()
         return "; ".join(words)

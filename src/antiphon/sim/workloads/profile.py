@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from antiphon.sim.clients.process import ClientHabits
+from antiphon.sim.clients.process import EVALUATING_BYTES, ClientHabits
 from antiphon.sim.disk import DiskHabits
 from antiphon.sim.habits import NodeHabits
 from antiphon.sim.network import NetworkHabits
@@ -173,6 +173,46 @@ def _for_order_without_data(chance: random.Random, profile: Profile) -> None:
     profile.clients.body_bytes_max = 300
 
 
+def _for_delivery_rules(chance: random.Random, profile: Profile) -> None:
+    """Every message has rules, queues are long, and consumers have little credit."""
+    profile.messages = 120
+    profile.clients.rules_share = 1.0
+    profile.clients.credit_messages = chance.choice((1, 10))
+    profile.clients.take_pause_ns = 10 * MILLISECOND_NS
+    profile.clients.return_probability = 0.2
+
+
+def _for_ids(chance: random.Random, profile: Profile) -> None:
+    """Every message has one of few ids, and checkpoints come often."""
+    profile.messages = 120
+    profile.clients.ids_share, profile.clients.ids = 1.0, chance.choice((10, 50))
+    profile.node.checkpoint_entries = 10
+
+
+def _for_selectors(chance: random.Random, profile: Profile) -> None:
+    """Every message belongs to a part, most consumers want one part, and batches have many messages."""
+    profile.messages = 200
+    profile.queues, profile.consumers = 1, 4
+    profile.clients.parts_share = 1.0
+    profile.node.flush_bytes = max(profile.node.flush_bytes, EVALUATING_BYTES)
+    profile.clients.batch_rows_max = 20
+    profile.clients.body_bytes_max = 300
+    profile.clients.return_probability = 0.2
+    profile.clients.reopen_probability = 0.1
+
+
+def _for_message_groups(chance: random.Random, profile: Profile) -> None:
+    """Every message has one of few keys, and consumers that compete come and go with what they hold."""
+    profile.messages = 120
+    profile.queues, profile.consumers = 1, 3
+    profile.moves, profile.client_crashes = 4, 4
+    profile.clients.keys_share, profile.clients.keys = 1.0, chance.choice((2, 5))
+    profile.clients.rules_share = chance.choice((0.0, 0.5))
+    profile.clients.credit_messages = chance.choice((2, 10))
+    profile.clients.return_probability = profile.clients.reopen_probability = 0.2
+    profile.clients.acknowledge_pause_ns = 20 * MILLISECOND_NS
+
+
 PROFILES: dict[str, Callable[[random.Random, Profile], None]] = {
     "acknowledging-early": _for_acknowledging_early,
     "numbering-twice": _for_numbering_twice,
@@ -180,4 +220,8 @@ PROFILES: dict[str, Callable[[random.Random, Profile], None]] = {
     "moved-records": _for_moved_records,
     "fallbacks": _for_fallbacks,
     "order-without-data": _for_order_without_data,
+    "delivery-rules": _for_delivery_rules,
+    "ids": _for_ids,
+    "selectors": _for_selectors,
+    "message-groups": _for_message_groups,
 }

@@ -1,23 +1,26 @@
 """The topic workload: subscribers with cursors of their own, under the faults of the node workload.
 
-Some subscriptions are durable and are found again by their name; some end with their session. Now and then a
-subscriber unsubscribes and begins anew. In the end every subscription that is left must have got every
-message since its beginning.
+Some subscriptions are durable and are found again by their name; some end with their session; some are shared
+by several clients. Now and then a subscriber unsubscribes and begins anew. In the end every subscription that
+is left must have got every message since its beginning.
 """
 
 from __future__ import annotations
 
 from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim.checkers.history import TotalTopic
+from antiphon.sim.checkers.message_groups import GroupsKept
 from antiphon.sim.checkers.model import Topics
 from antiphon.sim.checkers.order import Checkpoints, Durability, Monotone, Order
 from antiphon.sim.checkers.redeliveries import Redeliveries
 from antiphon.sim.checkers.restores import Restores
+from antiphon.sim.checkers.rules import RulesKept
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.checkers.write_before_send import WriteBeforeSend
 from antiphon.sim.clients.process import ClientProcess
 from antiphon.sim.clients.queues import RudeProducer, RudeSubscriber
 from antiphon.sim.clients.rude import RudeClient
+from antiphon.sim.clients.sharers import draw_sharing, sharers
 from antiphon.sim.workloads.node import NodeRun
 
 SETTINGS = (
@@ -46,6 +49,7 @@ class TopicRun(NodeRun):
         order, topics = Order(self.world), Topics(self.world)
         assert isinstance(self._total, TotalTopic), "a topic is judged as a topic"
         self._total.topics = topics
+        self._model, self._total.expired = topics, topics.expired
         return [
             order,
             topics,
@@ -54,6 +58,8 @@ class TopicRun(NodeRun):
             WriteBeforeSend(self.world),
             Checkpoints(self.world),
             Redeliveries(self.world),
+            RulesKept(self.world, self._log_time_of),
+            GroupsKept(self.world),
             Restores(self.world),
             *self._of_time(topics),
             self._total,
@@ -77,6 +83,11 @@ class TopicRun(NodeRun):
         name = "" if is_passing else f"audit{number}"
         RudeSubscriber(client, self._queue(number), self._settings(number), name)
         return client
+
+    def _consumers(self) -> list[ClientProcess]:
+        kinds = draw_sharing(self.world.random("sharing")) if self._may_share else ()
+        topics = [(self._queue(number), self._settings(number)) for number in range(self.profile.queues)]
+        return [*super()._consumers(), *sharers(self._hall, self.profile.clients, topics, kinds)]
 
     def _backlogs(self) -> dict[int, int]:
         """The count of messages that each subscription still needs."""

@@ -154,7 +154,7 @@ class TownRun(WorkloadRun[TownProfile]):
         directory = state.directory
         topics = {topic.id: topic for topic in directory.topics}
         words = [f"queue {one.id} holds {one.live.count}" for one in directory
-                 if one.id not in topics and one.live.count]  # fmt: skip
+                 if one.id not in topics and one.live.count and not one.is_reserved]  # fmt: skip
         words += [
             f"subscription {one.id} needs {one.backlog}"
             for topic in topics.values()

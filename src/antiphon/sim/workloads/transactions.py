@@ -40,6 +40,8 @@ from antiphon.sim.world import MILLISECOND_NS, SECOND_NS
 
 TOPICS = "Topics"
 """The name under which a run is asked for without topics."""
+RETIRING = "Retiring"
+"""The name under which a run is asked for without consumers that are closed within transactions."""
 _OPENING_NS = 2 * SECOND_NS
 
 
@@ -52,6 +54,8 @@ class TransactionRun(TownRun[TransactionProfile]):
         self.profile = draw(self._chance, profile)
         if not profile and NAME not in without:
             draw_waits(self.world.random("waits"), self.profile)
+        if not profile and RETIRING not in without:
+            self.profile.tellers.retire_probability = self.world.random("retiring").choice((0.0, 0.1, 0.5))
         self.profile.node.sizes = limits.sizes(seed, profile)
         self.profile.settings |= limits.copies(seed, profile)
         self._bank = Bank(self.world)
@@ -134,7 +138,7 @@ class TransactionRun(TownRun[TransactionProfile]):
     def _heal(self) -> None:
         tellers = self.profile.tellers
         tellers.pause_ns = tellers.send_pause_ns = 5 * MILLISECOND_NS
-        tellers.rollback_probability = tellers.death_probability = 0.0
+        tellers.rollback_probability = tellers.death_probability = tellers.retire_probability = 0.0
         tellers.look_probability = tellers.drop_probability = 0.0
         tellers.is_closing = True
         self._strikes.end()

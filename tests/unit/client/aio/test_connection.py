@@ -9,6 +9,7 @@ import socket
 import pytest
 
 import antiphon
+from antiphon.client.aio import link
 from antiphon.wire import frames
 from antiphon.wire.commands import ConfirmItem
 from tests.unit.client.fake_server import SESSION, asynchronous, serving
@@ -48,8 +49,18 @@ async def test_servers_are_tried_in_order() -> None:
     async with serving() as server:
         nobody = f"127.0.0.1:{free_port()}"
         url = f"antiphon://{nobody},{server.url.removeprefix('antiphon://')}"
-        async with antiphon.connect(url):
+        async with antiphon.connect(url, spread=False):
             assert len(server.heard_of(frames.Hello)) == 1
+
+
+@asynchronous
+async def test_clients_spread_over_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as one, serving() as two:
+        url = f"{one.url},{two.url.removeprefix('antiphon://')}"
+        for drawn, server in ((0.1, one), (0.9, two), (0.4, one)):
+            monkeypatch.setattr("antiphon.client.aio.connection.random.random", lambda drawn=drawn: drawn)
+            async with antiphon.connect(url) as connection:
+                assert server.url.removeprefix("antiphon://") in repr(connection)
 
 
 @asynchronous
@@ -60,7 +71,7 @@ async def test_a_failure_tells_who_was_tried_and_why() -> None:
         nobody = f"127.0.0.1:{free_port()}"
         servers = [nobody, *(url.removeprefix("antiphon://") for url in (silent.url, foreign.url))]
         with pytest.raises(antiphon.ConnectionFailed) as failed:
-            await antiphon.connect(f"antiphon://{','.join(servers)}", timeout=0.2)
+            await antiphon.connect(f"antiphon://{','.join(servers)}", timeout=0.2, spread=False)
         assert failed.value.tried == tuple(servers)
         text = str(failed.value)
         assert f"{nobody}: Connection refused" in text
@@ -73,7 +84,7 @@ async def test_whoever_is_refused_by_one_server_does_not_ask_the_next() -> None:
     async with serving() as strict, serving() as other:
         strict.greet = lambda hello: frames.Goodbye(code="local.access_denied", text="wrong password")
         with pytest.raises(antiphon.AccessDenied, match="wrong password"):
-            await antiphon.connect(f"{strict.url},{other.url.removeprefix('antiphon://')}")
+            await antiphon.connect(f"{strict.url},{other.url.removeprefix('antiphon://')}", spread=False)
         assert other.heard == []
 
 
@@ -295,3 +306,24 @@ async def test_whoever_waits_for_a_connection_with_others_does_not_take_it_from_
         server.say(server.welcome())
         assert await second is connection
         await connection.close()
+
+
+@asynchronous
+async def test_closing_a_connection_with_a_client_id_waits_until_the_server_has_let_it_go() -> None:
+    async with serving(lets_go=False) as server:
+        connection = await antiphon.connect(server.url, client_id="desk")
+        closing = asyncio.create_task(connection.close())
+        await server.until(lambda: bool(server.heard_of(frames.Goodbye)))
+        assert not closing.done()
+        assert connection.state == "closed"
+        server.drop()
+        await closing
+        async with antiphon.connect(server.url):
+            pass
+
+
+@asynchronous
+async def test_a_server_that_never_lets_go_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "FAREWELL_S", 0.05)
+    async with serving(lets_go=False) as server, antiphon.connect(server.url, client_id="desk"):
+        pass

@@ -146,7 +146,7 @@ async def test_opening_and_asking_are_repeated() -> None:
 async def test_another_server_takes_over() -> None:
     async with serving() as first, serving() as second:
         url = f"{first.url},{second.url.removeprefix('antiphon://')}"
-        async with antiphon.connect(url) as connection:
+        async with antiphon.connect(url, spread=False) as connection:
             session = await connection.session()
             producer = await session.producer(QUEUE)
             first.greet = lambda hello: frames.Goodbye(code="connection.stopping", text="stopping")
@@ -198,7 +198,7 @@ async def test_a_server_that_falls_silent_is_left_for_another_at_once() -> None:
     async with serving() as first, serving() as second:
         url = f"{first.url},{second.url.removeprefix('antiphon://')}"
         first.greet = lambda hello: replace(first.welcome(), heartbeat_ms=10)
-        async with antiphon.connect(url) as connection:
+        async with antiphon.connect(url, spread=False) as connection:
             session = await connection.session()
             producer = await session.producer(QUEUE)
             first.is_mute = True

@@ -92,6 +92,89 @@ async def test_a_durable_subscription_that_exists_is_the_one_that_is_consumed() 
         assert opened.subscription == 77
 
 
+@pytest.mark.parametrize(
+    ("options", "durable", "name"),
+    [({"shared": "workers"}, False, "workers"), ({"durable": "audit", "shared": True}, True, "audit")],
+)
+def test_a_shared_subscription_is_asked_for_by_its_name(
+    options: dict[str, Any], durable: bool, name: str
+) -> None:
+    @asynchronous
+    async def run() -> None:
+        async with in_session(client_id=None) as (server, session):
+            consumer = await session.consumer("topic:prices", **options)
+            (wish,) = ordered(server, Subscribe)
+            assert (wish.durable, wish.shared, wish.name, wish.client_id) == (durable, True, name, "")
+            (find,) = server.heard_of(frames.SubscriptionFind)
+            assert (find.name, find.durable, find.ends) == (name, durable, False)
+            await consumer.close()
+            assert len(ordered(server, Unsubscribe)) == (not durable)
+
+    run()
+
+
+@asynchronous
+async def test_no_local_is_a_part_of_the_wish() -> None:
+    async with in_session() as (server, session):
+        await session.consumer("topic:prices", no_local=True)
+        await session.consumer("topic:prices", durable="audit", no_local=True)
+        assert [wish.no_local for wish in ordered(server, Subscribe)] == [True, True]
+
+
+@asynchronous
+async def test_a_durable_subscription_with_another_selector_begins_anew() -> None:
+    async with in_session() as (server, session):
+        codes = [OutcomeCode.DIFFERS, OutcomeCode.APPLIED, OutcomeCode.EXISTS]
+        server.judge = lambda header, payload: ConfirmItem(header.number, 1, codes.pop(0), 5)
+        await session.consumer("topic:prices", durable="audit", selector="n = 2")
+        assert [type(payload) for _, payload in server.commands] == [Subscribe, Unsubscribe, Subscribe]
+        assert [find.ends for find in server.heard_of(frames.SubscriptionFind)] == [False, True]
+
+
+@asynchronous
+async def test_a_subscription_that_others_begin_anew_is_asked_for_again() -> None:
+    async with in_session() as (server, session):
+        codes = [OutcomeCode.DIFFERS, OutcomeCode.REFUSED, OutcomeCode.EXISTS]
+        server.judge = lambda header, payload: ConfirmItem(header.number, 1, codes.pop(0), 5)
+        await session.consumer("topic:prices", durable="audit", selector="n = 2")
+        (opened,) = server.heard_of(frames.ConsumerOpen)
+        assert opened.subscription == 5
+
+
+@pytest.mark.parametrize("options", [{"durable": "audit"}, {"shared": "audit"}], ids=str)
+def test_a_subscription_that_is_used_with_another_selector_is_in_use(options: dict[str, str]) -> None:
+    @asynchronous
+    async def run() -> None:
+        async with in_session() as (server, session):
+            server.judge = lambda header, payload: ConfirmItem(header.number, 1, OutcomeCode.DIFFERS, 5)
+            server.refusals[frames.SubscriptionFind] = ("subscription.in_use", "it has a consumer")
+            with pytest.raises(antiphon.SubscriptionInUse):
+                await session.consumer("topic:prices", **options, selector="n = 2")
+            assert ordered(server, Unsubscribe) == []
+
+    run()
+
+
+@asynchronous
+async def test_a_name_that_is_one_to_a_topic_of_another_channel_is_moved_unless_it_has_consumers() -> None:
+    async with in_session() as (server, session):
+        server.has_subscriptions = True
+        server.places["topic:elsewhere"] = "other"
+        with pytest.raises(antiphon.SubscriptionInUse, match="another topic"):
+            await session.consumer("topic:elsewhere", shared="audit")
+        await session.consumer("topic:elsewhere", durable="audit")
+        assert [type(payload) for _, payload in server.commands] == [Unsubscribe, Subscribe]
+        assert server.commands[0][1] == Unsubscribe(subscription=77)
+
+
+@asynchronous
+async def test_a_durable_subscription_that_is_not_shared_needs_a_client_id() -> None:
+    async with in_session(client_id=None) as (server, session):
+        with pytest.raises(antiphon.LocalError, match="client_id="):
+            await session.consumer("topic:prices", durable="audit")
+        assert ordered(server, Subscribe) == []
+
+
 @asynchronous
 async def test_acknowledgements_name_the_subscription() -> None:
     async with in_session() as (server, session):
@@ -159,8 +242,22 @@ async def test_what_cannot_be_is_refused_before_anything_is_sent() -> None:
             session.consumer("queue:orders", durable="audit")
         with pytest.raises(antiphon.LocalError, match="is a queue"):
             session.consumer("queue:orders", start="earliest")
+        with pytest.raises(antiphon.LocalError, match="share it in any case"):
+            session.consumer("queue:orders", shared="workers")
+        with pytest.raises(antiphon.LocalError, match="no_local"):
+            session.consumer("queue:orders", no_local=True)
+        with pytest.raises(antiphon.LocalError, match="of all connections"):
+            session.consumer("topic:prices", shared="workers", no_local=True)
+        with pytest.raises(antiphon.LocalError, match="one name"):
+            session.consumer("topic:prices", durable="audit", shared="workers")
+        with pytest.raises(antiphon.LocalError, match="has a name"):
+            session.consumer("topic:prices", shared=True)
+        with pytest.raises(antiphon.LocalError, match="shared is"):
+            session.consumer("topic:prices", shared=7)  # type: ignore[arg-type]
         with pytest.raises(antiphon.InvalidName):
             session.consumer("topic:prices", durable="")
+        with pytest.raises(antiphon.InvalidName):
+            session.consumer("topic:prices", shared="")
         for start in ("soon", -1, True, 1.5, 1 << 64):
             with pytest.raises(antiphon.LocalError, match="start is"):
                 session.consumer("topic:prices", start=start)  # type: ignore[arg-type]

@@ -293,3 +293,28 @@ def test_a_consumer_that_was_not_told_how_many_begins_with_few_and_gets_more_as_
         core.receive(0, Done(request=drain_of(core).request))
         said(core)
     assert consumer.granted[0] == 32
+
+
+def test_a_consumer_that_retires_returns_what_is_buffered_and_on_its_way_and_keeps_what_was_taken() -> None:
+    core = welcome_core()
+    session = open_session(core)
+    consumer = open_consumer(core, session, prefetch_messages=10)
+    core.receive(0, deliver(1, 50, 3))
+    consumer.hold(session.take(consumer, 1))
+    said(core)
+    core.asking.retire(session, consumer)
+    frames = said(core)
+    [drain] = [frame for frame in frames if isinstance(frame, ConsumerDrain)]
+    assert drain.messages == 10
+    core.receive(0, deliver(4, 53, 2))
+    [on_its_way] = payloads(core)
+    assert (
+        isinstance(on_its_way, Return) and on_its_way.ranges == Ranges([(53, 55)]) and not on_its_way.counted
+    )
+    core.receive(0, Done(request=drain.request))
+    assert said(core) == [], "there is no new credit"
+    assert (consumer.buffered, consumer.held, consumer.unconfirmed) == (
+        0,
+        Ranges([(50, 51)]),
+        Ranges([(50, 51)]),
+    )

@@ -18,6 +18,7 @@ from antiphon.client.core.events import (
     Refused,
     RequestAnswered,
     Settled,
+    Unheard,
     Welcomed,
 )
 from antiphon.client.core.pace import ACK_DELAY_NS
@@ -518,7 +519,7 @@ def test_the_outcome_of_an_acknowledgement_wakes_those_who_wait() -> None:
     waiter, gone = Waiter(), Waiter()
     gone.is_told = True
     sent.waiting += [waiter, gone]
-    (event,) = core.receive(0, confirm(1, code=OutcomeCode.ACK_LOST))
+    event, _ = core.receive(0, confirm(1, code=OutcomeCode.ACK_LOST))
     assert isinstance(event, Settled)
     assert event.tag is sent
     sent.settle(event.outcomes)
@@ -526,6 +527,21 @@ def test_the_outcome_of_an_acknowledgement_wakes_those_who_wait() -> None:
     assert sent.outcomes[0].code == OutcomeCode.ACK_LOST
     assert session.last_sent(consumer) is None
     assert not session.owes_word()
+
+
+def test_a_refusal_is_reported_if_no_call_waits_for_it() -> None:
+    core = welcome_core()
+    session = open_session(core)
+    consumer = open_consumer(core, session)
+    core.receive(0, deliver(1, 40, 2))
+    session.gather(0, consumer, session.take(consumer, 1))
+    core.on_time(ACK_DELAY_NS)
+    _, unheard = core.receive(0, confirm(1, code=OutcomeCode.ACK_LOST))
+    assert isinstance(unheard, Unheard) and "message 40 was given to another" in str(unheard.error)
+    consumer.hold(session.take(consumer, 1))
+    session.acknowledge_one(consumer, 41)
+    [settled] = core.receive(0, confirm(2, code=OutcomeCode.ACK_LOST))
+    assert isinstance(settled, Settled)
 
 
 def test_a_message_that_came_again_before_its_acknowledgement_was_refused_is_taken() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +56,54 @@ def test_messages_are_taken_in_the_order_of_delivery_across_pieces() -> None:
     assert numbers(core.take(9)) == [31]
     assert core.take(1) == []
     assert core.buffered == 0
+
+
+def scattered(first_delivery: int, sequence: int, rows: list[int]) -> Deliver:
+    """Rows that were taken here and there from a batch, whose first row has this number."""
+    batch = Batch.of_bodies([b"%d" % row for row in range(rows[-1] + 1)], 7, 1, 0).take(rows)
+    piece = DeliverPiece(sequence + rows[0], 0, batch.encode())
+    return replace(deliver(first_delivery), pieces=(piece,))
+
+
+def test_rows_that_were_taken_here_and_there_have_their_own_numbers() -> None:
+    core = consumer()
+    core.arrive(scattered(1, 10, [1, 2, 5, 8]))
+    core.arrive(deliver(5, (30, [b"e"])))
+    assert core.buffered == 5
+    assert core.unconfirmed == Ranges([(11, 13), (15, 16), (18, 19), (30, 31)])
+    first = core.take(1)
+    [message] = first[0].messages()
+    assert (message.body, message.sequence, message.message_id) == (
+        b"1",
+        11,
+        "ID:00000000000000000000000000000007-2@a",
+    )
+    rest = core.take(9)
+    assert [message.body for span in rest for message in span.messages()] == [b"2", b"5", b"8", b"e"]
+    assert numbers(rest) == [12, 15, 18, 30]
+    assert core.taken_through == 5
+    core.put_back(rest)
+    assert numbers(core.take(2)) == [12, 15]
+    core.gather(0, first)
+    core.gather(0, rest[:2])
+    assert core.take_gathered() == Ranges([(11, 13), (15, 16)])
+
+
+def test_rows_that_were_taken_here_and_there_are_lost_one_by_one() -> None:
+    core = consumer()
+    core.arrive(scattered(1, 10, [0, 1, 2, 5, 8]))
+    core.drop(Ranges([(11, 12), (13, 16)]))
+    assert core.buffered == 3
+    assert numbers(core.take(9)) == [10, 12, 18]
+    assert core.unconfirmed == Ranges([(10, 11), (12, 13), (18, 19)])
+
+
+def test_a_row_that_came_again_among_others_replaces_its_copy() -> None:
+    core = consumer()
+    core.arrive(scattered(1, 10, [1, 4]))
+    core.arrive(scattered(3, 10, [0, 4, 6]))
+    assert core.buffered == 4
+    assert numbers(core.take(9)) == [11, 10, 14, 16]
 
 
 def test_a_message_knows_where_it_comes_from() -> None:

@@ -293,3 +293,75 @@ def test_what_waited_for_room_leaves_when_the_oldest_is_settled(outbox: CommandO
     sent(outbox)
     assert outbox.confirm_oldest(applied(1)) is first
     assert [header.number for header, _ in sent(outbox)] == [2] and second.has_left
+
+
+# -- taken -------------------------------------------------------------------------------------------
+
+
+def taken(number: int, count: int = 1) -> ConfirmItem:
+    return ConfirmItem(number, count, OutcomeCode.TAKEN)
+
+
+def test_a_taken_publication_tells_its_senders_and_stays_unconfirmed(outbox: CommandOutbox) -> None:
+    publication = chunk(b"a", b"b")
+    outbox.submit(publication)
+    ((tag, items),) = outbox.confirm([taken(1, 2)])
+    assert tag is publication and items == [taken(1, 2)]
+    assert publication.is_taken and not publication.is_settled
+    assert outbox.confirmed_through == 0 and not outbox.is_idle
+    ((tag, items),) = outbox.confirm([applied(1, 2)])
+    assert tag is publication and items == [applied(1, 2)]
+    assert publication.is_settled and outbox.is_idle
+
+
+def test_one_word_takes_several_publications_and_only_whole_ones(outbox: CommandOutbox) -> None:
+    publications = [chunk(b"a"), chunk(b"b"), chunk(b"c", b"d")]
+    for publication in publications:
+        outbox.submit(publication)
+    settled = outbox.confirm([taken(1, 3)])
+    assert [one.tag for one in settled] == publications[:2]
+    assert [one.outcomes for one in settled] == [[taken(1)], [taken(2)]]
+    assert not publications[2].is_taken
+
+
+def test_a_taken_publication_is_told_once_and_sent_again_under_its_number(outbox: CommandOutbox) -> None:
+    outbox.submit(chunk(b"a"))
+    assert outbox.confirm([taken(1)])
+    sent(outbox)
+    outbox.suspend()
+    outbox.resume(2, 1_000)
+    ((header, _),) = sent(outbox)
+    assert (header.number, header.generation) == (1, 2)
+    assert outbox.confirm([taken(1)]) == []
+    assert len(outbox.confirm([applied(1)])) == 1
+
+
+def test_taken_publications_fill_the_window_until_they_are_confirmed(outbox: CommandOutbox) -> None:
+    first, second = chunk(b"a", size=600), chunk(b"b", size=600)
+    outbox.submit(first)
+    outbox._unconfirmed_bytes = 600  # as if it were as large as it says
+    outbox.confirm([taken(1)])
+    outbox.submit(second)
+    assert not second.has_left
+    outbox._unconfirmed_bytes = outbox._unconfirmed[0].size
+    outbox.confirm([applied(1)])
+    assert second.has_left
+
+
+def test_a_lone_word_that_a_publication_is_taken_settles_nothing(outbox: CommandOutbox) -> None:
+    publication = chunk(b"a")
+    outbox.submit(publication)
+    assert outbox.confirm_oldest(taken(1)) is None
+    assert not publication.is_settled
+    assert outbox.confirm_oldest(applied(1)) is publication
+
+
+def test_what_was_never_sent_cannot_be_taken(outbox: CommandOutbox) -> None:
+    outbox.submit(chunk(b"a"))
+    with pytest.raises(ProtocolError):
+        outbox.confirm([taken(1, 2)])
+
+
+def test_a_command_without_messages_cannot_be_taken(outbox: CommandOutbox) -> None:
+    acknowledge(outbox, "ack", 7)
+    assert outbox.confirm([taken(1)]) == []

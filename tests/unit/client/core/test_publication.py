@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from antiphon.batch import BODY_BYTES_MAX
@@ -40,6 +42,11 @@ def test_plain_and_other_messages_keep_their_order(gathering: Publication) -> No
         (Row(b"x", {"not an identifier": 1}), InvalidName),
         (Row(b"x", {"a": object()}), InvalidMessage),  # type: ignore[dict-item]
         (Row(b"x", priority=10), InvalidMessage),
+        (Row(b"x", ttl=0), InvalidMessage),
+        (Row(b"x", ttl=-1.5), InvalidMessage),
+        (Row(b"x", delay=True), InvalidMessage),
+        (Row(b"x", delay=float("nan")), InvalidMessage),
+        (Row(b"x", ttl="1h"), InvalidMessage),  # type: ignore[arg-type]
         (Row(object()), InvalidMessage),  # type: ignore[arg-type]
         (Row("x" * (BODY_BYTES_MAX + 1)), MessageTooLarge),
     ],
@@ -53,6 +60,16 @@ def test_a_message_that_may_not_be_sent_changes_nothing(
     batch = gathering.build(9, 1)
     assert batch is not None
     assert batch.bodies() == [b"good"]
+
+
+def test_time_to_live_and_delay_count_from_the_time_of_sending(gathering: Publication) -> None:
+    gathering.add(Row(b"a", ttl=1.5, delay=timedelta(minutes=1)), Waiting())
+    gathering.add(Row(b"b", ttl=0.0001, delay=0), Waiting())
+    batch = gathering.build(9, 1)
+    assert batch is not None
+    sent_ms = 1_700_000_000_000
+    assert [batch.expires_ms(row) - sent_ms for row in range(2)] == [1_500, 1]
+    assert [batch.deliver_at_ms(row) for row in range(2)] == [sent_ms + 60_000, 0]
 
 
 def test_a_body_that_is_too_large_is_refused(gathering: Publication) -> None:

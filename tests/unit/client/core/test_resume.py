@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from antiphon.client.core.events import (
     RequestAnswered,
     SessionEnded,
     Settled,
+    Unheard,
 )
 from antiphon.client.core.session import Acknowledgement, SessionCore
 from antiphon.errors import AcknowledgeRefused, ProtocolError, SessionClosed
@@ -73,7 +75,9 @@ def greet_again(core: ClientCore) -> list[ClientFrame]:
     """The connection is lost and another is made: what is said after the welcome."""
     core.lose()
     core.greet()
-    assert said(core) == [Hello(user="u", password="p", client_id="c")]
+    (hello,) = said(core)
+    assert isinstance(hello, Hello)
+    assert (hello.connection, hello.generation > 1) == (WELCOME.connection, True)
     core.receive(0, WELCOME)
     return said(core)
 
@@ -97,6 +101,29 @@ def confirmed(number: int, count: int = 1, code: int = OutcomeCode.APPLIED, sequ
 
 
 # -- coming back ---------------------------------------------------------------------
+
+
+def test_a_connection_names_itself_once_it_has_a_name_and_counts_its_attempts() -> None:
+    core = ClientCore(user="u", password="p", client_id="c")
+    for _ in range(2):
+        assert said(core) == [Hello(user="u", password="p", client_id="c")]
+        core.lose()
+        core.greet()
+    core.receive(0, WELCOME)
+    core.take_output()
+    for generation in (2, 3):
+        core.lose()
+        core.greet()
+        named = Hello(
+            user="u",
+            password="p",
+            client_id="c",
+            connection=WELCOME.connection,
+            generation=generation,
+        )
+        assert said(core) == [named]
+    with pytest.raises(ProtocolError, match="another connection"):
+        core.receive(0, replace(WELCOME, connection=WELCOME.connection + 1))
 
 
 def test_a_session_is_resumed_under_a_higher_generation_in_the_channels_that_know_it() -> None:
@@ -254,6 +281,14 @@ def test_what_was_not_sent_again_yet_cannot_be_confirmed() -> None:
 def resumption(frames: list[ClientFrame]) -> ConsumerResume:
     (wish,) = [frame for frame in frames if isinstance(frame, ConsumerResume)]
     return wish
+
+
+def test_a_consumer_comes_back_with_its_selector() -> None:
+    core = welcome_core()
+    session = known_session(core)
+    consumer = session.new_consumer("queue:a", OPENED, selector="n = 1")
+    core.open_consumer(session, consumer)
+    assert resumption(resume(core)).selector == "n = 1"
 
 
 def test_a_consumer_claims_what_it_was_given_and_has_not_had_confirmed() -> None:
@@ -449,13 +484,14 @@ def test_a_session_that_has_expired_leaves_its_publications_uncertain_and_its_co
     waiting = chunk(b"b")
     session.submit("a", waiting)
 
-    ended, refused, over = core.receive(
+    ended, refused, over, unheard = core.receive(
         0, Failed(request=wish.request, code="local.session_closed", text="it has expired")
     )
     assert isinstance(ended, ConsumerStopped) and isinstance(ended.error, SessionClosed)
     assert isinstance(refused, Refused) and refused.request == destination
     assert isinstance(over, SessionEnded)
     assert over.tags == [left, waiting]
+    assert isinstance(unheard, Unheard) and isinstance(unheard.error, SessionClosed)
     assert left.has_left and not waiting.has_left
     # The bytes are kept: they are what sending it again takes.
     assert left.command is not None and waiting.command is None
@@ -473,13 +509,17 @@ def test_a_session_that_is_closed_already_was_closed() -> None:
     assert isinstance(wish, SessionOpen)
     events = core.receive(0, Failed(request=wish.request, code="local.session_closed", text="unknown"))
     assert events[0] == RequestAnswered(request=request, reply=Done(request=request))
+    assert not any(isinstance(event, Unheard) for event in events)
 
 
 def test_a_session_that_is_resumed_elsewhere_is_over_here() -> None:
     core = welcome_core()
     session = known_session(core)
     session.submit("a", chunk(b"a"))
-    (over,) = core.receive(0, SessionGone(session=SESSION, code="session.stale", text="resumed elsewhere"))
+    over, unheard = core.receive(
+        0, SessionGone(session=SESSION, code="session.stale", text="resumed elsewhere")
+    )
+    assert isinstance(unheard, Unheard) and "resumed elsewhere" in str(unheard.error)
     assert isinstance(over, SessionEnded)
     assert len(over.tags) == 1
     # What the server had said before it knew is not a breach.
@@ -609,7 +649,15 @@ def test_a_welcome_may_come_from_another_server_with_another_heart() -> None:
     core.greet()
     said(core)
     core.receive(
-        0, Welcome(node=2, cluster="c", servers=(), connection=6, frame_limit=1 << 21, heartbeat_ms=0)
+        0,
+        Welcome(
+            node=2,
+            cluster="c",
+            servers=(),
+            connection=WELCOME.connection,
+            frame_limit=1 << 21,
+            heartbeat_ms=0,
+        ),
     )
     assert core.on_time(10**13) == []
 

@@ -9,6 +9,7 @@ from antiphon.client.core.route import (
     STEADY_NS,
     Route,
     Server,
+    in_turn,
     read_servers,
 )
 
@@ -40,6 +41,11 @@ def test_the_lost_server_is_tried_first_and_at_once_then_the_others_in_order() -
     route.reached(0, B)
     route.lost(7)
     assert attempts(route, 3) == [(B, 0), (C, 0), (A, 0)]
+
+
+def test_clients_begin_with_a_drawn_server_and_keep_the_order() -> None:
+    begun = [in_turn([A, B, C], drawn) for drawn in (0.0, 0.33, 0.34, 0.67, 1.0)]
+    assert begun == [[A, B, C], [A, B, C], [B, C, A], [C, A, B], [C, A, B]]
 
 
 def test_pauses_lie_between_rounds_and_grow() -> None:

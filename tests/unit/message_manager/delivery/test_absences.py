@@ -203,6 +203,45 @@ def test_so_is_what_the_consumers_of_a_client_manager_had_that_was_taken_for_dea
     assert lost_by(channel, 1) == Ranges([(first, first + 1)])
 
 
+def test_a_client_that_moved_twice_around_a_claim_loses_what_it_had_before_the_first_move(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    """The client left its second client manager before its consumer was attached there."""
+    first = channel.order(client.publish(queue, bodies(2)))
+    register(channel, 1, queue)
+    register(channel, 9, queue, session=OTHER, credit=0)
+    channel.flush()
+    channel.order(client.resume(2))
+    channel.flush()
+    channel.now_ns += WAIT_NS
+    channel.flush()
+    # Other consumers work on both messages from here on, and only the former primary knows.
+    register(channel, 9, queue, session=OTHER)
+    assert numbers_to(channel.flush(), 9) == [first, first + 1]
+    kept = channel.order(client.publish(queue, bodies(1)))
+    channel.claim(NODE)
+    channel.order(client.resume(3))
+    held = Ranges([(first, first + 2), (kept, kept + 1)])
+    register(channel, 3, queue, generation=3, held=held, resumes=True)
+    assert lost_by(channel, 3) == Ranges([(first, first + 2)])
+
+
+def test_so_does_a_client_that_leaves_a_client_manager_which_was_taken_for_dead(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    """The client manager had the session again before the claim, and attached no consumer."""
+    first = channel.order(client.publish(queue, bodies(1)))
+    register(channel, 1, queue)
+    channel.flush()
+    channel.fence(CM, channel.manager.term)
+    channel.open_producer(CM)
+    channel.order(client.resume(1))
+    channel.claim(NODE)
+    channel.order(client.resume(2))
+    register(channel, 2, queue, generation=2, held=Ranges([(first, first + 1)]), resumes=True)
+    assert lost_by(channel, 2) == Ranges([(first, first + 1)])
+
+
 def test_a_client_that_comes_back_to_a_new_primary_keeps_what_was_not_returned_meanwhile(
     channel: Channel, client: Client, queue: int
 ) -> None:

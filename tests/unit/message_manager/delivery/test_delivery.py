@@ -41,7 +41,7 @@ def check_conservation(channel: Channel, queue: int) -> None:
     stored = channel.manager.state.directory.get(queue)
     if dispatcher is None or stored is None:
         return
-    parts = [dispatcher.ready, dispatcher.returning, dispatcher.unreadable]
+    parts = [dispatcher.ready.all(), dispatcher.returning, dispatcher.unreadable]
     parts += [consumer.in_flight for consumer in dispatcher.consumers.values()]
     together = Ranges()
     for part in parts:

@@ -178,6 +178,29 @@ def test_messages_that_are_gone_leave_their_number_and_no_debt(
     assert consumer.delivered_bytes == 200 and first + 3 in consumer.in_flight
 
 
+def test_rows_that_were_taken_here_and_there_are_repeated_as_they_were(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    first = channel.order(client.publish_rows(queue, *[{"properties": {"n": at % 2}} for at in range(9)]))
+    channel.register(1, queue, selector="n = 0")
+    [said] = delivers(channel.flush())
+    channel.acknowledge(1, (2, 3))
+    [again] = delivers(channel.flush())
+    assert again.targets == said.targets
+    [piece] = again.pieces
+    assert list(piece.sequences) == [first, first + 2, first + 4, first + 6, first + 8]
+    assert batch_of(piece.buffers) == batch_of(said.pieces[0].buffers)
+
+    # Somebody acknowledges two of them that the consumer has not got.
+    channel.order(client.ack(queue, (first + 2, first + 3), (first + 8, first + 9)))
+    channel.acknowledge(1, (2, 3))
+    [fewer] = delivers(channel.flush())
+    assert [list(piece.sequences) for piece in fewer.pieces] == [[first, first + 4, first + 6]]
+    assert [taker.first_delivery for taker in fewer.targets[0].takers] == [3]
+    channel.unregister(1, seen_through=4)
+    assert returned(channel.flush()) == [(first, first + 1), (first + 4, first + 5)]
+
+
 def test_messages_in_the_middle_that_are_gone_do_not_hide_which_were_seen(
     channel: Channel, client: Client, queue: int
 ) -> None:
@@ -188,7 +211,7 @@ def test_messages_in_the_middle_that_are_gone_do_not_hide_which_were_seen(
     channel.order(client.ack(queue, (first + 1, first + 2)))
     channel.acknowledge(1, (2, 3))
     [again] = delivers(channel.flush())
-    assert [piece.first_sequence for piece in again.pieces] == [first, first + 2]
+    assert [list(piece.sequences) for piece in again.pieces] == [[first, first + 2]]
     assert [taker.first_delivery for taker in again.targets[0].takers] == [2]
     more = channel.order(client.publish(queue, bodies(1)))
     [next_one] = delivers(channel.flush())
@@ -574,6 +597,30 @@ def test_a_fenced_client_manager_loses_its_consumers_and_another_gets_what_they_
         (first + 2, 1),
     ]
     assert [key.node for key in attached(channel)] == [OTHER_CM]
+
+
+def test_the_session_of_a_fenced_client_manager_is_not_over_for_it(channel: Channel, client: Client) -> None:
+    """The decision of a transaction may be ordered when its client is gone, and gives the session back."""
+    queue = channel.create("orders")
+    channel.fence(CM, channel.manager.term)
+    channel.lose_client()
+    said = sent(channel.flush())
+    assert SessionDetachedHeard(SESSION, 1, channel.manager.term, is_over=False) in said
+
+    channel.open_producer(CM)
+    channel.order(client.publish(queue, bodies(1)))
+    channel.lose_client()
+    channel.flush()
+    channel.now_ns += channel.settings.session_expiry_ms * MS
+    channel.order_proposals(channel.flush())
+    assert channel.manager.state.sessions.get(SESSION) is None
+
+
+def test_a_session_that_is_resumed_elsewhere_is_over(channel: Channel, client: Client, other: Client) -> None:
+    channel.order(client.resume(2), pid=OTHER_CM)
+    channel.lose_client()
+    said = sent(channel.flush())
+    assert SessionDetachedHeard(SESSION, 1, channel.manager.term, is_over=True) in said
 
 
 # -- several takers ----------------------------------------------------------------------------------

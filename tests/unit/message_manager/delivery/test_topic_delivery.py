@@ -9,6 +9,7 @@ from antiphon.message_manager.delivery import dispatcher as dispatcher_module
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import OutcomeCode
 from tests.unit.message_manager.channel import (
+    CM,
     Channel,
     Client,
     answers,
@@ -40,6 +41,21 @@ def attach(
     channel.register(consumer, topic, credit, subscription=subscription)
     assert [answer.code for answer in answers(channel.flush())] == [""]
     return subscription
+
+
+def share(channel: Channel, clients: dict[int, Client], topic: int, credit: int = 1_000) -> int:
+    """Consumers of a shared subscription, by their numbers, each in a session of its own."""
+    ids = set()
+    for consumer, client in clients.items():
+        channel.order(client.open())
+        channel.order(client.subscribe(topic, shared="workers"))
+        found = channel.manager.state.directory.subscription_named("", "workers", is_durable=False)
+        assert found is not None
+        channel.register(consumer, topic, credit, subscription=found.id, session=client.session)
+        assert [answer.code for answer in answers(channel.flush())] == [""]
+        ids.add(found.id)
+    (id,) = ids
+    return id
 
 
 def refusals(channel: Channel) -> list[str]:
@@ -83,22 +99,137 @@ def test_a_backlog_is_looked_at_in_parts(
     channel: Channel, client: Client, topic: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dispatcher_module, "RANGES_READY", 4)
-    attach(channel, client, topic, SLOW, credit=0)
-    subscription = channel.manager.state.directory.of_session(client.session)[0]
+    id = attach(channel, client, topic, SLOW, credit=0)
     numbers = []
     for _ in range(50):
         numbers.append(channel.order(client.publish(topic, bodies(1))))
         channel.mark()  # between any two messages lies a number that is none
     primary = channel.manager.primary
     assert primary is not None
-    giver = primary.delivery.dispatcher(subscription.id)
+    giver = primary.delivery.dispatcher(id)
     assert giver is not None and len(giver.ready) <= 4
     channel.credit(SLOW, 20)
     assert numbers_to(channel.flush(), SLOW) == numbers[:20]
     assert len(giver.ready) <= 4
-    channel.order(client.ack(topic, (numbers[30], numbers[30] + 1), subscription=subscription.id))
+    channel.order(client.ack(topic, (numbers[30], numbers[30] + 1), subscription=id))
     channel.credit(SLOW, 1_000)
     assert numbers_to(channel.flush(), SLOW) == numbers[20:30] + numbers[31:]
+
+
+# -- no-local -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("selector", ["", "JMSPriority > 0"])
+@pytest.mark.parametrize("ready", [1_024, 0])
+def test_a_consumer_gets_what_others_publish_and_not_what_its_own_connection_does(
+    channel: Channel, topic: int, selector: str, ready: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where only a part of the backlog is looked at, and after a selector."""
+    monkeypatch.setattr(dispatcher_module, "RANGES_READY", ready or 1)
+    one, other = Client(0xC1), Client(0xC2)
+    channel.order(one.open(connection=5), other.open(connection=6))
+    id = channel.order(one.subscribe(topic, no_local=True, selector=selector))
+    channel.register(FAST, topic, 3, subscription=id, session=one.session)
+    numbers = []
+    for _ in range(4):
+        channel.order(one.publish(topic, bodies(2)))
+        numbers.append(channel.order(other.publish(topic, bodies(1))))
+        channel.mark()
+    assert numbers_to(channel.flush(), FAST) == numbers[:3]
+    channel.credit(FAST, 99)
+    assert numbers_to(channel.flush(), FAST) == numbers[3:]
+    channel.order(one.publish(topic, bodies(2)))
+    assert delivered(channel.flush()) == []
+
+
+# -- sharing ------------------------------------------------------------------------------------------
+
+
+def test_consumers_share_the_messages_of_a_shared_subscription(
+    channel: Channel, client: Client, topic: int
+) -> None:
+    share(channel, {FAST: Client(0xC1), SLOW: Client(0xC2)}, topic)
+    alone = 3
+    attach(channel, client, topic, alone)
+    first = channel.order(client.publish(topic, bodies(10)))
+    effects = channel.flush()
+    parts = [numbers_to(effects, consumer) for consumer in (FAST, SLOW)]
+    assert all(parts) and sorted(parts[0] + parts[1]) == list(range(first, first + 10))
+    assert numbers_to(effects, alone) == list(range(first, first + 10))
+
+
+def test_what_one_consumer_gives_back_comes_to_another_that_shares(
+    channel: Channel, client: Client, topic: int
+) -> None:
+    one, two = Client(0xC1), Client(0xC2)
+    share(channel, {FAST: one, SLOW: two}, topic, credit=0)
+    channel.credit(FAST, 2)
+    first = channel.order(client.publish(topic, bodies(2)))
+    assert numbers_to(channel.flush(), FAST) == [first, first + 1]
+    channel.credit(SLOW, 2)
+    channel.unregister(FAST, seen_through=1)
+    effects = channel.flush()
+    assert numbers_to(effects, SLOW) == [first + 1], "the other was perhaps seen: its return is ordered"
+    channel.order_proposals(effects)
+    assert [row[1:] for row in delivered(channel.flush())] == [(first, b"m0", 1)]
+
+
+def test_a_message_that_one_has_acknowledged_comes_to_none_that_shares(
+    channel: Channel, client: Client, topic: int
+) -> None:
+    one, two = Client(0xC1), Client(0xC2)
+    id = share(channel, {FAST: one, SLOW: two}, topic, credit=0)
+    channel.credit(FAST, 1)
+    first = channel.order(client.publish(topic, bodies(2)))
+    assert numbers_to(channel.flush(), FAST) == [first]
+    channel.order(one.ack(topic, (first, first + 1), subscription=id))
+    channel.unregister(FAST, seen_through=1)
+    channel.credit(SLOW, 9)
+    assert numbers_to(channel.flush(), SLOW) == [first + 1]
+
+
+def test_who_shares_no_more_is_detached_and_its_messages_go_to_the_others(
+    channel: Channel, client: Client, topic: int
+) -> None:
+    one, two = Client(0xC1), Client(0xC2)
+    id = share(channel, {FAST: one, SLOW: two}, topic, credit=0)
+    channel.credit(FAST, 1)
+    first = channel.order(client.publish(topic, bodies(1)))
+    channel.flush()
+    channel.credit(SLOW, 1)
+    channel.order(one.unsubscribe(id))
+    effects = channel.flush()
+    (ended,) = [answer for answer in answers(effects) if isinstance(answer, ConsumerEnded)]
+    assert (ended.consumer, ended.code) == (FAST, "subscription.deleted")
+    assert [row[:2] for row in delivered(effects)] == [(SLOW, first)]
+
+
+def test_only_a_session_that_has_joined_consumes_a_shared_subscription(
+    channel: Channel, client: Client, topic: int
+) -> None:
+    id = share(channel, {FAST: Client(0xC1)}, topic)
+    channel.register(SLOW, topic, subscription=id)
+    assert refusals(channel) == ["subscription.unknown"]
+
+
+def test_the_members_of_a_shared_subscription_go_on_in_the_next_term(
+    channel: Channel, client: Client, topic: int
+) -> None:
+    one, two = Client(0xC1), Client(0xC2)
+    id = share(channel, {FAST: one, SLOW: two}, topic)
+    first = channel.order(client.publish(topic, bodies(4)))
+    effects = channel.flush()
+    had = {consumer: numbers_to(effects, consumer) for consumer in (FAST, SLOW)}
+    channel.claim(1)
+    for consumer, session in ((FAST, one.session), (SLOW, two.session)):
+        held = Ranges([(number, number + 1) for number in had[consumer]])
+        channel.register(consumer, topic, subscription=id, session=session, held=held)
+    assert not delivered(channel.flush()), "nobody gets what another holds"
+    channel.order(one.close())
+    assert numbers_to(channel.flush(), SLOW) == had[FAST]
+    channel.order(two.close())
+    assert channel.manager.state.directory.subscription(id) is None
+    assert first in had[FAST] + had[SLOW]
 
 
 def test_what_a_consumer_holds_from_an_earlier_term_is_found_deep_in_the_backlog(
@@ -275,11 +406,19 @@ def test_a_durable_subscription_is_found_with_those_who_consume_it(
     channel: Channel, client: Client, topic: int
 ) -> None:
     subscription = channel.order(client.subscribe(topic, "audit"))
-    found = {"subscription": subscription, "destination": topic, "channel": "main", "sessions": []}
-    assert channel.manager.find_subscription("", "audit") == found
+    found = {
+        "subscription": subscription,
+        "destination": topic,
+        "channel": "main",
+        "consumers": [],
+        "locked": False,
+    }
+    find = channel.manager.find_subscription
+    assert find("", "audit", is_durable=True) == found
     channel.register(FAST, topic, subscription=subscription)
-    assert channel.manager.find_subscription("", "audit") == found | {"sessions": [client.session]}
-    assert channel.manager.find_subscription("desk", "audit") is None
+    assert find("", "audit", is_durable=True) == found | {"consumers": [(CM, FAST)]}
+    assert find("desk", "audit", is_durable=True) is None
+    assert find("", "audit", is_durable=False) is None
 
 
 def test_an_acknowledgement_of_what_was_trimmed_is_reported_lost(channel: Channel, client: Client) -> None:

@@ -7,7 +7,10 @@ import pytest
 from antiphon.bus.ports import Location
 from antiphon.errors import ProtocolError
 from antiphon.message_manager.fold import (
+    burials,
+    client_ids,
     destinations,
+    expiry,
     holds,
     messages,
     sessions,
@@ -440,7 +443,17 @@ def test_the_count_of_a_message_goes_with_it(channel: Channel, client: Client, q
 
 
 def test_every_kind_of_command_has_one_rule() -> None:
-    families = (messages, destinations, subscriptions, sessions, transactions, holds)
+    families = (
+        messages,
+        burials,
+        destinations,
+        subscriptions,
+        sessions,
+        client_ids,
+        transactions,
+        holds,
+        expiry,
+    )
     kinds = [rule.kind for family in families for rule in family.RULES]
     assert sorted(kinds) == sorted(CommandKind)
     assert list(RULES) == [int(kind) for kind in kinds]

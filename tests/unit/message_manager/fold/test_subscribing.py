@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from antiphon.message_manager.fold import subscriptions
@@ -62,7 +64,7 @@ def test_the_number_of_the_command_is_the_id_of_the_subscription(
     id = channel.order(client.subscribe(topic, client_id="desk"))
     assert channel.exceptions() == []
     made = subscription(channel, id)
-    assert (made.is_durable, made.session, made.client_id) == (False, SESSION, "desk")
+    assert (made.is_durable, made.members, made.client_id) == (False, {SESSION: 1}, "desk")
 
 
 def test_a_subscription_begins_at_its_place_in_the_order(
@@ -126,13 +128,18 @@ def test_names_belong_to_client_ids(channel: Channel, client: Client, topic: int
     assert "another client id" in refusal(channel)
 
 
-def test_a_name_that_is_used_for_another_topic_is_refused(
-    channel: Channel, client: Client, topic: int
+@pytest.mark.parametrize("names", [{"durable": "audit"}, {"shared": "audit"}], ids=str)
+def test_a_name_that_is_used_for_another_topic_is_told(
+    channel: Channel, client: Client, topic: int, names: dict[str, Any]
 ) -> None:
     other = channel.create_topic("weather")
-    channel.order(client.subscribe(topic, "audit", client_id="desk"))
-    channel.order(client.subscribe(other, "audit", client_id="desk"))
-    assert refusal(channel) == "subscription audit is one to topic:prices; unsubscribe it first"
+    id = channel.order(client.subscribe(topic, **names, client_id="desk"))
+    channel.flush()
+    second = channel.order(client.subscribe(other, **names, client_id="desk"))
+    assert channel.exceptions() == [
+        Outcome(second, 1, C.DIFFERS, id, "subscription audit is one to topic:prices")
+    ]
+    assert not stored(channel, other).subscriptions
 
 
 def test_only_topics_are_subscribed_to(channel: Channel, client: Client) -> None:
@@ -159,9 +166,10 @@ def wish(topic: int, **changes: object) -> Subscribe:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"shared": True}, "not known here"),
-        ({"durable": False}, "only a durable"),
+        ({"durable": False}, "only a durable or shared"),
         ({"name": ""}, "0 bytes"),
+        ({"name": "", "shared": True, "durable": False}, "0 bytes"),
+        ({"shared": True, "no_local": True}, "of all connections"),
         ({"name": "a\nb"}, "control character"),
         ({"name": "x" * 256}, "256 bytes"),
     ],
@@ -198,6 +206,201 @@ def test_a_topic_has_only_so_many_subscriptions(
     assert [outcome.code for outcome in channel.exceptions()] == [C.EXISTS]
 
 
+# -- sharing -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other(channel: Channel, client: Client) -> Client:
+    other = Client(OTHER)
+    channel.order(other.open(client_id="desk"))
+    return other
+
+
+def test_who_shares_a_subscription_is_answered_with_its_id(
+    channel: Channel, client: Client, other: Client, topic: int
+) -> None:
+    for names in ({"shared": "workers"}, {"durable": "audit", "shared": True}):
+        id = channel.order(client.subscribe(topic, **names, client_id="desk"))
+        channel.order(client.publish(topic, bodies(3)))
+        channel.flush()
+        second = channel.order(other.subscribe(topic, **names, start="earliest", client_id="desk"))
+        assert channel.exceptions() == [Outcome(second, 1, C.EXISTS, id)]
+        assert subscription(channel, id).backlog == 3
+
+
+def test_a_shared_subscription_lives_as_long_as_the_last_session_with_a_consumer(
+    channel: Channel, client: Client, other: Client, topic: int
+) -> None:
+    id = channel.order(client.subscribe(topic, shared="workers", client_id="desk"))
+    for one in (client, other):
+        channel.order(one.subscribe(topic, shared="workers", client_id="desk"))
+    assert subscription(channel, id).members == {SESSION: 2, OTHER: 1}
+    channel.order(client.unsubscribe(id))
+    assert subscription(channel, id).members == {SESSION: 1, OTHER: 1}
+    channel.order(client.close())
+    assert subscription(channel, id).members == {OTHER: 1}
+    channel.order(other.unsubscribe(id))
+    assert channel.manager.state.directory.subscription(id) is None
+    assert channel.manager.state.directory.subscription_named("desk", "workers", is_durable=False) is None
+
+
+def test_who_does_not_share_a_subscription_does_not_end_it(
+    channel: Channel, client: Client, other: Client, topic: int
+) -> None:
+    id = channel.order(client.subscribe(topic, shared="workers", client_id="desk"))
+    channel.order(other.unsubscribe(id))
+    assert "no subscription" in refusal(channel)
+    assert subscription(channel, id).members == {SESSION: 1}
+
+
+def test_a_shared_subscription_that_stays_belongs_to_its_client_id_and_to_no_session(
+    channel: Channel, client: Client, other: Client, topic: int
+) -> None:
+    id = channel.order(client.subscribe(topic, "audit", shared=True, client_id="desk"))
+    channel.order(client.close())
+    assert subscription(channel, id).is_shared
+    channel.order(other.unsubscribe(id))
+    assert channel.manager.state.directory.subscription(id) is None
+
+
+def test_a_durable_name_is_shared_or_not(channel: Channel, client: Client, topic: int) -> None:
+    channel.order(client.subscribe(topic, "audit", client_id="desk"))
+    channel.order(client.subscribe(topic, "audit", shared=True, client_id="desk"))
+    assert refusal(channel) == "subscription audit is not shared"
+    channel.order(client.subscribe(topic, "book", shared=True, client_id="desk"))
+    channel.order(client.subscribe(topic, "book", client_id="desk"))
+    assert refusal(channel) == "subscription book is shared"
+
+
+def test_a_shared_subscription_that_passes_is_apart_from_a_durable_one_of_that_name(
+    channel: Channel, client: Client, topic: int
+) -> None:
+    ids = {
+        channel.order(client.subscribe(topic, **names, client_id="desk"))
+        for names in ({"shared": "audit"}, {"durable": "audit", "shared": True})
+    }
+    assert channel.exceptions() == []
+    assert set(stored(channel, topic).subscriptions) == ids
+
+
+@pytest.mark.parametrize("durable", ["", "workers"])
+def test_all_who_share_a_subscription_have_its_selector(
+    channel: Channel, client: Client, topic: int, durable: str
+) -> None:
+    shared = bool(durable) or "workers"
+    id = channel.order(client.subscribe(topic, durable, shared=shared, client_id="desk", selector="n = 1"))
+    channel.flush()
+    second = channel.order(
+        client.subscribe(topic, durable, shared=shared, client_id="desk", selector="n = 2")
+    )
+    assert channel.exceptions() == [
+        Outcome(second, 1, C.DIFFERS, id, "subscription workers has another selector")
+    ]
+
+
+def test_a_subscription_of_which_a_transaction_has_messages_does_not_end(
+    channel: Channel, client: Client, topic: int
+) -> None:
+    id = channel.order(client.subscribe(topic, "audit", client_id="desk"))
+    first = channel.order(client.publish(topic, bodies(2)))
+    channel.manager.state.locks[id] = Ranges([(first, first + 1)])
+    channel.order(client.unsubscribe(id))
+    assert "a transaction has messages" in refusal(channel)
+    del channel.manager.state.locks[id]
+    channel.order(client.unsubscribe(id))
+    assert channel.exceptions() == []
+
+
+# -- no-local ----------------------------------------------------------------------------------------
+
+HERE, ELSEWHERE = 0xC0, 0xC1
+
+
+def sessions(channel: Channel) -> tuple[Client, Client, Client]:
+    """Two sessions of one connection, and one of another connection with the same client id."""
+    clients = Client(0xD1), Client(0xD2), Client(0xD3)
+    for client, connection in zip(clients, (HERE, HERE, ELSEWHERE), strict=True):
+        channel.order(client.open(client_id="desk", connection=connection))
+    return clients
+
+
+def waiting(channel: Channel, id: int) -> list[int]:
+    return list(subscription(channel, id).pending(0, 99)[0].numbers())
+
+
+def test_what_the_own_connection_publishes_does_not_enter_the_subscription(
+    channel: Channel, topic: int
+) -> None:
+    one, two, other = sessions(channel)
+    id = channel.order(one.subscribe(topic, client_id="desk", no_local=True))
+    plain = channel.order(one.subscribe(topic, client_id="desk"))
+    firsts = [channel.order(client.publish(topic, bodies(2))) for client in (one, two, other)]
+    assert waiting(channel, id) == [firsts[2], firsts[2] + 1]
+    assert subscription(channel, id).backlog == 2
+    assert len(waiting(channel, plain)) == 6
+
+
+def test_a_durable_one_leaves_out_what_any_connection_of_its_client_id_publishes(
+    channel: Channel, topic: int
+) -> None:
+    one, _, other = sessions(channel)
+    stranger = Client(0xD4)
+    channel.order(stranger.open(client_id="lab", connection=HERE))
+    id = channel.order(one.subscribe(topic, "audit", client_id="desk", no_local=True))
+    for client in (one, other):
+        channel.order(client.publish(topic, bodies(2)))
+    first = channel.order(stranger.publish(topic, bodies(1)))
+    assert waiting(channel, id) == [first]
+
+
+def test_a_session_without_connection_or_client_id_is_nobody_s_own(channel: Channel, topic: int) -> None:
+    one, two = Client(0xD1), Client(0xD2)
+    channel.order(one.open(), two.open())
+    ids = [channel.order(one.subscribe(topic, name, no_local=True)) for name in ("", "audit")]
+    first = channel.order(two.publish(topic, bodies(1)))
+    assert [waiting(channel, id) for id in ids] == [[first], [first]]
+
+
+def test_a_topic_keeps_nothing_for_a_subscription_that_leaves_it_out(channel: Channel) -> None:
+    topic = channel.create_topic("short", '{"retention":"consumed"}')
+    one, _, other = sessions(channel)
+    channel.order(one.subscribe(topic, client_id="desk", no_local=True))
+    channel.order(one.publish(topic, bodies(3)))
+    assert stored(channel, topic).live.count == 0
+    channel.order(other.publish(topic, bodies(3)))
+    assert stored(channel, topic).live.count == 3
+
+
+def test_messages_of_a_transaction_are_their_session_s_own(channel: Channel, topic: int) -> None:
+    one, two, other = sessions(channel)
+    id = channel.order(one.subscribe(topic, client_id="desk", no_local=True))
+    for client in (two, other):
+        channel.order(client.tx_publish(topic, bodies(2)))
+        channel.order(client.tx_commit(1, 2))
+    assert subscription(channel, id).backlog == 2
+
+
+def test_a_repeated_publish_is_left_out_once(channel: Channel, topic: int) -> None:
+    one, _, _ = sessions(channel)
+    id = channel.order(one.subscribe(topic, client_id="desk", no_local=True))
+    channel.order(one.publish(topic, bodies(2)))
+    skipped = subscription(channel, id).skipped
+    channel.order(one.publish(topic, bodies(3), number=one.number - 2))
+    assert (subscription(channel, id).skipped, skipped) == (3, 2)
+    assert waiting(channel, id) == []
+
+
+def test_a_durable_subscription_with_no_local_set_otherwise_is_told(channel: Channel, topic: int) -> None:
+    one, _, _ = sessions(channel)
+    for name, first in (("a", False), ("b", True)):
+        id = channel.order(one.subscribe(topic, name, client_id="desk", no_local=first))
+        channel.flush()
+        channel.order(one.subscribe(topic, name, client_id="desk", no_local=not first))
+        (outcome,) = channel.exceptions()
+        assert (outcome.code, outcome.original) == (C.DIFFERS, id)
+        assert "its own client id publishes" in outcome.text
+
+
 # -- ending ------------------------------------------------------------------------------------------
 
 
@@ -208,7 +411,7 @@ def test_a_subscription_that_is_not_durable_ends_with_its_session(
     durable = channel.order(client.subscribe(topic, "audit", client_id="desk"))
     channel.order(client.close())
     assert list(stored(channel, topic).subscriptions) == [durable]
-    assert channel.manager.state.directory.of_session(SESSION) == []
+    assert channel.manager.state.directory.leave_all(SESSION) == []
 
 
 def test_so_it_does_when_the_session_expires(channel: Channel, client: Client, topic: int) -> None:
@@ -319,7 +522,10 @@ def create(channel: Channel, settings: str) -> list[Outcome]:
 
 def test_a_topic_keeps_an_hour_and_a_gigabyte_unless_told_otherwise(channel: Channel, topic: int) -> None:
     assert stored(channel, topic).retention == (3_600_000, 1 << 30)
-    assert stored(channel, topic).settings == '{"retention":3600,"retention_bytes":1073741824}'
+    assert stored(channel, topic).settings == (
+        '{"dead_to":"_DMQ","dedup_window":600,"redelivery_delay":0,"redelivery_limit":0,"retention":3600,'
+        '"retention_bytes":1073741824}'
+    )
 
 
 def test_an_existing_destination_is_fine_if_it_is_set_as_asked_for(channel: Channel) -> None:
@@ -340,7 +546,10 @@ def test_with_other_settings_it_is_refused_and_said_which(channel: Channel) -> N
 
 def test_a_setting_nobody_knows_is_refused_by_name(channel: Channel) -> None:
     [outcome] = create(channel, '{"color":"red"}')
-    assert outcome.text == ("topic:prices: a topic has no setting 'color'; it has retention, retention_bytes")
+    assert outcome.text == (
+        "topic:prices: a topic has no setting 'color'; "
+        "it has retention, retention_bytes, redelivery_limit, redelivery_delay, dead_to, dedup_window"
+    )
     channel.order(of_node(CreateDestination(kind=1, name="orders", settings='{"retention":"consumed"}')))
     assert channel.exceptions() == []
 

@@ -9,8 +9,9 @@ from antiphon.ranges import Ranges
 from antiphon.sim.checkers.held import HeldDestinations
 from antiphon.sim.checkers.watch import PortConsumer
 from antiphon.sim.world import Violation, World
+from antiphon.wire.commands import ExpireMessages
 from tests.planted.catalogue import with_and_without
-from tests.unit.message_manager.channel import Channel, Client, delivers
+from tests.unit.message_manager.channel import Channel, Client, delivers, of_node
 
 NODE = 1
 
@@ -66,6 +67,25 @@ def test_a_history_with_nothing_wrong_passes() -> None:
     log.order(log.client.release("taker", log.channel.heard))
     log.order(log.client.ack(log.id, (log.first, log.first + 4)))
     assert not log.queue.live and log.queue.acknowledged == 4
+
+
+def test_ids_are_forgotten_and_what_is_held_alone_does_not_expire() -> None:
+    log = Log()
+    log.order(log.client.release("taker", log.channel.heard))
+    log.order(log.client.ack(log.id, (log.first, log.first + 4)))
+    named = {"body": b"x", "dedup_id": "x", "expires_ms": 600_005}
+    log.order(log.client.publish_rows(log.id, named))
+    log.order(log.client.publish_rows(log.id, named))
+    assert log.queue.live.count == 1
+    log.channel.pass_time(1)
+    log.channel.pass_time(600_001)
+    log.show()
+    log.order(log.client.publish_rows(log.id, named))
+    assert log.queue.live.count == 2
+    log.hold(log.channel.heard)
+    term = log.channel.manager.state.term
+    log.order(of_node(ExpireMessages(destination=log.id, term=term, ranges=log.queue.live)))
+    assert log.queue.live.count == 2
 
 
 def test_an_acknowledgement_of_somebody_else_that_counts_is_seen() -> None:

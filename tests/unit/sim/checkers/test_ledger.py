@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from antiphon.message_manager.state.transactions import OpenPart
+from antiphon.ranges import Ranges
 from antiphon.sim.checkers.bank import Bank, Money
 from antiphon.sim.checkers.ledger import ChannelLedger
 from antiphon.sim.image import Image
 from antiphon.sim.world import Violation, World
+from antiphon.wire.transactions import Consumed
 from tests.planted.catalogue import planted
-from tests.unit.message_manager.channel import SESSION, Channel, Client, forget
+from tests.unit.message_manager.channel import SESSION, Channel, Client, finish, forget
 
 NODE, DOOR, OTHER_DOOR = 1, 1, 2
 KEY = (SESSION, 1)
@@ -163,3 +165,69 @@ def test_messages_of_a_subscription_that_are_shown_out_of_order_are_seen() -> No
     bank.on_taken("a", SESSION, 1, 7, 19, 1)
     with pytest.raises(Violation, match="19 is shown behind 20"):
         bank.on_taken("a", SESSION, 1, 7, 19, 0)
+
+
+class HeldQueue(Log):
+    """A queue with one message, for a transaction or for a holder that consumes the queue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holder = Client(0xC3)
+        self.order(self.holder.open())
+        self.bank.on_deposit("a", SESSION, self.client.number, [Money(self.queue, b"coin:3")])
+        self.order(self.client.publish(self.queue, [b"coin:3"]))
+        self.coin = self.channel.heard
+
+    @property
+    def numbers(self) -> Ranges:
+        return Ranges([(self.coin, self.coin + 1)])
+
+    def lock(self) -> None:
+        """Prepare a transaction that acknowledges the message, and decide elsewhere that it commits."""
+        self.bank.on_commit_wished(KEY, ["home", "a"], withdrawn=3)
+        self.order(self.client.prepare(0, 0, Consumed(self.queue, 0, self.numbers)))
+        self.bank.decided(KEY, True, ["a"])
+        self.bank.committed(KEY, "home", 9, 0, is_home=True)
+
+    def hold(self, position: int, heard: int | None = None) -> bytes:
+        return self.holder.hold("collector", position, self.queue, consumes=True, heard=heard)
+
+
+def test_what_the_position_of_a_hold_has_passed_is_taken_out() -> None:
+    log = HeldQueue()
+    log.order(log.hold(log.coin))
+    log.order(log.hold(log.coin + 1))
+    log.bank.at_quiet({})
+
+
+@pytest.mark.parametrize("heard", [0, None], ids=["outdated", "locked"])
+@pytest.mark.parametrize("passed", [0, 1])
+def test_what_goes_behind_a_hold_that_was_refused_went_by_its_transaction(
+    passed: int, heard: int | None
+) -> None:
+    """FINISH comes behind the HOLD in one envelope."""
+    log = HeldQueue()
+    log.order(log.holder.release("collector", 0))
+    log.lock()
+    log.order(log.hold(log.coin + passed, heard), finish(*KEY, commits=True))
+    log.bank.at_quiet({})
+
+
+def test_a_message_that_goes_by_a_hold_that_was_refused_is_seen() -> None:
+    log = HeldQueue()
+    log.order(log.holder.release("collector", 0))
+    log.channel.order(log.hold(log.coin + 1, heard=0))
+    source = log.channel.manager.state.directory.source(log.queue, 0)
+    assert source is not None and source.acknowledge(log.numbers)
+    with pytest.raises(Violation, match="are gone, and no command says so"):
+        log.show()
+
+
+def test_a_locked_message_that_was_consumed_under_a_hold_is_seen() -> None:
+    log = HeldQueue()
+    log.lock()
+    # With its locks, the hold would be refused.
+    del log.channel.manager.state.transactions.locks[log.queue]
+    log.order(log.hold(log.coin))
+    with pytest.raises(Violation, match="was consumed under a hold, and a transaction has it"):
+        log.order(log.hold(log.coin + 1))

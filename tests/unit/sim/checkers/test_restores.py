@@ -98,7 +98,7 @@ def _turn_destinations_round(state: ChannelState) -> None:
 
 
 def _lose_a_subscription(state: ChannelState) -> None:
-    state.directory._durable.clear()
+    state.directory._named.clear()
 
 
 def _count_a_segment_twice(state: ChannelState) -> None:
@@ -124,7 +124,7 @@ def _move_a_horizon(state: ChannelState) -> None:
         (_lose_a_lock, "locks"),
         (_lose_a_name, "_by_name"),
         (_turn_destinations_round, "_by_id"),
-        (_lose_a_subscription, "_durable"),
+        (_lose_a_subscription, "_named"),
         (_count_a_segment_twice, "use"),
         (_lose_a_place, "the places of store"),
         (_move_a_horizon, "horizon"),

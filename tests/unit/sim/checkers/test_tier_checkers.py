@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,15 +38,16 @@ from antiphon.wire.commands import (
     OutcomeCode,
     Payload,
     Publish,
+    ResumeSession,
     encode_command,
     kind_of,
 )
 
 FIRST, SECOND = 1, 2  # replicas
 DOOR, OTHER_DOOR = 11, 12
-SESSION, QUEUE = 77, 3
+SESSION, OTHER_SESSION, QUEUE = 77, 78, 3
 TERM, NEXT_TERM = make_epoch(1, FIRST), make_epoch(2, SECOND)
-HOLDER, OTHER = PortConsumer(1, SESSION, 1), PortConsumer(2, SESSION, 2)
+HOLDER, OTHER = PortConsumer(1, SESSION, 1), PortConsumer(2, OTHER_SESSION, 2)
 STREAM = itertools.count(1)
 
 
@@ -71,8 +73,8 @@ class Log:
         self.add(claim(1, TERM), None)
         self.order(OpenSession(user="a", client_id=""), number=0)
         self.order(CreateDestination(kind=1, name="q", settings="{}"), session=0)
-        for door, number in ((DOOR, 1), (OTHER_DOOR, 2)):
-            register = Register(door, SESSION, 1, QUEUE, 0, "", 9, 9, Ranges(), number)
+        for door, session, number in ((DOOR, SESSION, 1), (OTHER_DOOR, OTHER_SESSION, 2)):
+            register = Register(door, session, 1, QUEUE, 0, "", 9, 9, Ranges(), number)
             self.model.on_sent(door, register)
 
     @property
@@ -84,12 +86,18 @@ class Log:
         self.model.on_applied(FIRST, entry, payload)
 
     def order(
-        self, payload: Payload, session: int = SESSION, number: int | None = None, count: int = 1
+        self,
+        payload: Payload,
+        session: int = SESSION,
+        number: int | None = None,
+        count: int = 1,
+        generation: int = 1,
     ) -> int:
         if number is None and session:
             number, self._number = self._number, self._number + count
-        generation = 1 if session else 0
-        data = encode_command(kind_of(payload), session, generation, number or 0, 0, payload.encode(), count)
+        data = encode_command(
+            kind_of(payload), session, generation if session else 0, number or 0, 0, payload.encode(), count
+        )
         first = self.next
         self.add(Entry(first, count, EntryKind.DATA, Mid(1, 1, first), 0, NO_DIGEST), memoryview(data))
         return first
@@ -121,7 +129,7 @@ def test_a_primary_that_does_not_know_of_an_acknowledgement_may_push() -> None:
     log.acknowledge(first, first + 1)
     log.model.on_sent(SECOND, deliver(first))
     log.follow()
-    with pytest.raises(Violation, match="after its acknowledgement was accepted"):
+    with pytest.raises(Violation, match="after it was acknowledged"):
         log.model.on_sent(SECOND, deliver(first))
 
 
@@ -166,6 +174,15 @@ def test_a_replica_that_keeps_a_session_which_no_client_manager_has_is_seen() ->
         log.model.on_folded(SECOND, log.last, a_state())
 
 
+def test_a_session_that_a_late_opening_made_is_not_resumed_for_the_one_that_has_ended() -> None:
+    log = Log()
+    log.order(ResumeSession(known=2), number=0, generation=3)
+    log.order(ExpireSession(session=SESSION, generation=1, pid=1, pe=1, term=TERM), session=0)
+    log.model.on_folded(FIRST, log.last, a_state(sessions=0))
+    with pytest.raises(Violation, match="I14"):
+        log.model.on_folded(SECOND, log.last, a_state())
+
+
 def test_what_a_living_consumer_holds_is_handed_out_again_only_where_nobody_can_promise_otherwise() -> None:
     log = Log()
     first = log.publish(1)
@@ -203,6 +220,18 @@ def test_what_a_client_gave_back_is_held_by_nobody() -> None:
     log.model.on_handed_out(DOOR, HOLDER, first, 1, 0)
     log.model.on_given_back(DOOR, SESSION, 0, Ranges([(first, first + 1)]))
     log.model.on_handed_out(OTHER_DOOR, OTHER, first, 1, 1)
+
+
+def test_a_client_that_moved_takes_its_messages_to_its_next_connection() -> None:
+    """The client manager that has the former connection may hear of the move later than the next one."""
+    log = Log()
+    log.model.is_exclusive = True
+    first = log.publish(1)
+    log.model.on_handed_out(DOOR, HOLDER, first, 1, 0)
+    moved = replace(HOLDER, connection=HOLDER.connection + 1)
+    log.model.on_kept(OTHER_DOOR, moved, Ranges([(first, first + 1)]))
+    with pytest.raises(Violation, match="holds it"):
+        log.model.on_handed_out(DOOR, HOLDER, first, 1, 1)
 
 
 # Primaries.

@@ -1,4 +1,4 @@
-"""DeliveryCounts: redelivery counts, as ranges by count. Most messages have none."""
+"""DeliveryCounts: redelivery counts, as ranges by count, and rejections. Most messages have neither."""
 
 from __future__ import annotations
 
@@ -10,15 +10,24 @@ from antiphon.wire.primitives import Reader, Writer
 
 
 class DeliveryCounts:
-    """Counts above 0 by number."""
+    """Counts above 0 by number; and the messages that a consumer has rejected for good."""
 
-    __slots__ = ("_by_count",)
+    __slots__ = ("_by_count", "rejected")
 
     def __init__(self) -> None:
         self._by_count: dict[int, Ranges] = {}
+        self.rejected = Ranges()
 
     def __bool__(self) -> bool:
-        return bool(self._by_count)
+        return bool(self._by_count or self.rejected)
+
+    def above(self, limit: int) -> Ranges:
+        """The numbers that came back more often than `limit`; 0 is no limit."""
+        found = Ranges()
+        for count, ranges in self._by_count.items() if limit else ():
+            if count > limit:
+                found.add_all(ranges)
+        return found
 
     def of(self, number: int) -> int:
         for count, ranges in self._by_count.items():
@@ -64,6 +73,8 @@ class DeliveryCounts:
     def forget(self, numbers: Ranges) -> None:
         for count in list(self._by_count):
             self._remove(count, numbers)
+        if self.rejected:
+            self.rejected.remove_all(numbers)
 
     def _remove(self, count: int, numbers: Ranges) -> None:
         ranges = self._by_count[count]
@@ -76,6 +87,7 @@ class DeliveryCounts:
         for count, ranges in sorted(self._by_count.items()):
             writer.u32(count)
             writer.bytes_(ranges.encode())
+        writer.bytes_(self.rejected.encode())
 
     @classmethod
     def read(cls, reader: Reader) -> DeliveryCounts:
@@ -85,4 +97,5 @@ class DeliveryCounts:
             counts._by_count[count] = Ranges.decode(reader.bytes_())
         if 0 in counts._by_count:
             raise ProtocolError("a delivery count of 0 is not kept")
+        counts.rejected = Ranges.decode(reader.bytes_())
         return counts

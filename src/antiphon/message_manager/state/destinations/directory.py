@@ -10,14 +10,23 @@ from antiphon.message_manager.state.destinations.index import SegmentUse
 from antiphon.message_manager.state.destinations.queue import Queue
 from antiphon.message_manager.state.destinations.settings import complete, read_settings, spell
 from antiphon.message_manager.state.destinations.subscription import Subscription
+from antiphon.message_manager.state.destinations.temporaries import Temporaries, Temporary
 from antiphon.message_manager.state.destinations.topic import Topic
-from antiphon.names import parse_destination
+from antiphon.message_manager.state.sessions import Session
+from antiphon.names import DestinationKind, parse_destination, temporary_name
 from antiphon.wire.commands import CreateDestination
 
 # The kinds of destination in the CREATE command.
 KIND_QUEUE: Final = 1
 KIND_TOPIC: Final = 2
 _PREFIXES = {KIND_QUEUE: "queue:", KIND_TOPIC: "topic:"}
+KIND_NAMES: Final[dict[int, DestinationKind]] = {KIND_QUEUE: "queue", KIND_TOPIC: "topic"}
+
+# What is left of a temporary destination when it goes is lost, so nothing of it lies elsewhere either.
+_TEMPORARY_SETTINGS: Final = {
+    KIND_QUEUE: '{"dead_to":"nowhere"}',
+    KIND_TOPIC: '{"dead_to":"nowhere","retention":"consumed"}',
+}
 
 Destination: TypeAlias = Queue | Topic
 
@@ -29,9 +38,10 @@ class Directory:
         "_by_id",
         "_by_name",
         "_by_session",
-        "_durable",
+        "_named",
         "_subscriptions",
         "_topics",
+        "temporaries",
         "use",
         "version",
     )
@@ -41,11 +51,12 @@ class Directory:
         self._by_name: dict[str, Destination] = {}
         self._topics: dict[int, Topic] = {}
         self._subscriptions: dict[int, Subscription] = {}
-        # The durable ones by client id and name; the others by session and id.
-        self._durable: dict[tuple[str, str], Subscription] = {}
+        # Those with a name by their keys; those that are not durable by the sessions that have them, and id.
+        self._named: dict[tuple[bool, str, str], Subscription] = {}
         self._by_session: dict[int, dict[int, Subscription]] = {}
+        self.temporaries = Temporaries()
         self.use = SegmentUse()
-        # The number of the command that last made or removed a destination.
+        # The number of the command that last made or removed a destination; temporary ones do not count.
         self.version = 0
 
     def __len__(self) -> int:
@@ -75,6 +86,17 @@ class Directory:
 
     def create(self, id: int, kind: int, name: str, settings: str) -> Destination:
         """Raises DestinationError for settings that cannot be."""
+        made = self._make(id, kind, name, settings)
+        self.version = id
+        return made
+
+    def create_temporary(self, id: int, kind: int, channel: str, row: Session) -> Destination:
+        """A destination that lives with this session (TMP1)."""
+        made = self._make(id, kind, temporary_name(KIND_NAMES[kind], channel, id), _TEMPORARY_SETTINGS[kind])
+        self.temporaries.add(Temporary(id, row.id, row.connection))
+        return made
+
+    def _make(self, id: int, kind: int, name: str, settings: str) -> Destination:
         is_topic = kind == KIND_TOPIC
         spelled = spell(complete(read_settings(settings, is_topic=is_topic), is_topic=is_topic))
         made: Destination
@@ -83,7 +105,6 @@ class Directory:
         else:
             made = Queue(id=id, name=name, settings=spelled, use=self.use)
         self.add(made)
-        self.version = id
         return made
 
     def add(self, made: Destination) -> None:
@@ -98,7 +119,8 @@ class Directory:
 
     def delete(self, gone: Destination, number: int) -> None:
         """Remove a destination by command `number`, with its messages and subscriptions."""
-        self.version = number
+        if gone.id not in self.temporaries:
+            self.version = number
         if isinstance(gone, Topic):
             for subscription in gone.subscriptions.values():
                 self._strike(subscription)
@@ -106,6 +128,7 @@ class Directory:
         gone.index.clear(gone.stored)
         del self._by_id[gone.id]
         del self._by_name[gone.name]
+        self.temporaries.remove(gone.id)
 
     def due_ms(self) -> int | None:
         """See `Topic.due_ms`."""
@@ -124,12 +147,9 @@ class Directory:
     def subscription(self, id: int) -> Subscription | None:
         return self._subscriptions.get(id)
 
-    def durable(self, client_id: str, name: str) -> Subscription | None:
-        return self._durable.get((client_id, name))
-
-    def of_session(self, session: int) -> list[Subscription]:
-        """The subscriptions that end with a session, in the order in which they were made."""
-        return [subscription for _, subscription in sorted(self._by_session.get(session, {}).items())]
+    def subscription_named(self, client_id: str, name: str, *, is_durable: bool) -> Subscription | None:
+        """A durable subscription, or a shared one that is not durable."""
+        return self._named.get((is_durable, client_id, name))
 
     def subscribe(self, subscription: Subscription) -> None:
         subscription.topic.subscribe(subscription)
@@ -139,19 +159,40 @@ class Directory:
         self._strike(subscription)
         subscription.topic.unsubscribe(subscription)
 
+    def join(self, subscription: Subscription, session: int) -> None:
+        subscription.join(session)
+        self._by_session.setdefault(session, {})[subscription.id] = subscription
+
+    def leave(self, subscription: Subscription, session: int) -> bool:
+        """Undo one `join`; was it the session's last?"""
+        has_left = subscription.leave(session)
+        if has_left:
+            self._part(subscription, session)
+        return has_left
+
+    def leave_all(self, session: int) -> list[Subscription]:
+        """Undo every `join` of a session; the subscriptions, in the order in which they were made."""
+        left = [subscription for _, subscription in sorted(self._by_session.pop(session, {}).items())]
+        for subscription in left:
+            del subscription.members[session]
+        return left
+
+    def _part(self, subscription: Subscription, session: int) -> None:
+        of_session = self._by_session[session]
+        del of_session[subscription.id]
+        if not of_session:
+            del self._by_session[session]
+
     def _enter(self, subscription: Subscription) -> None:
         self._subscriptions[subscription.id] = subscription
-        if subscription.is_durable:
-            self._durable[subscription.client_id, subscription.subscriber] = subscription
-        else:
-            self._by_session.setdefault(subscription.session, {})[subscription.id] = subscription
+        if subscription.key is not None:
+            self._named[subscription.key] = subscription
+        for session in subscription.members:
+            self._by_session.setdefault(session, {})[subscription.id] = subscription
 
     def _strike(self, subscription: Subscription) -> None:
         del self._subscriptions[subscription.id]
-        if subscription.is_durable:
-            del self._durable[subscription.client_id, subscription.subscriber]
-            return
-        of_session = self._by_session[subscription.session]
-        del of_session[subscription.id]
-        if not of_session:
-            del self._by_session[subscription.session]
+        if subscription.key is not None:
+            del self._named[subscription.key]
+        for session in subscription.members:
+            self._part(subscription, session)

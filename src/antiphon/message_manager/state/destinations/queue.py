@@ -1,6 +1,6 @@
 """Queue: the messages of one queue, as the log made them.
 
-QUE1  published = live + acknowledged, always.
+QUE1  published = live + acknowledged + expired + dropped + dead + purged, always.
 QUE2  A number is acknowledged at most once; a second acknowledgement is told which were lost to it.
 QUE3  The same commands give the same state and digest on every replica, wherever each has the bytes.
 QUE4  Messages acknowledged at or above the position of a hold stay stored, and can be read again.
@@ -10,6 +10,7 @@ Delivery leaves no trace here: which consumer has a message is the primary's bus
 
 from __future__ import annotations
 
+import json
 import struct
 from hashlib import blake2b
 from typing import Final
@@ -17,6 +18,9 @@ from typing import Final
 from antiphon.bus.ports import Location
 from antiphon.message_manager.state.destinations.counts import DeliveryCounts
 from antiphon.message_manager.state.destinations.index import BatchIndex, SegmentUse
+from antiphon.message_manager.state.destinations.rules import DeliveryRules
+from antiphon.message_manager.state.destinations.settings import return_rules_of
+from antiphon.names import parse_destination
 from antiphon.ranges import Ranges
 from antiphon.wire.primitives import Reader, Writer
 
@@ -26,6 +30,13 @@ _PUBLISHED = struct.Struct("<BQII")
 _PAIR = struct.Struct("<QQ")
 _ACKNOWLEDGED: Final = b"\x02"
 _RETURNED: Final = b"\x03"
+_REJECTED: Final = b"\x04"
+_DEAD: Final = b"\x05"
+_EXPIRED: Final = b"\x06"
+_DROPPED: Final = b"\x07"
+_PURGED: Final = b"\x08"
+_ALTERED: Final = b"\x09"
+_KNOWN: Final = b"\x0a"
 
 
 class Queue:
@@ -35,14 +46,23 @@ class Queue:
         "acknowledged",
         "bytes",
         "counts",
+        "dead",
         "digest",
+        "dropped",
+        "duplicates",
+        "expired",
         "held_from",
         "id",
         "index",
+        "is_one_by_one",
+        "is_reserved",
         "last_stored",
         "live",
         "name",
         "published",
+        "purged",
+        "returns",
+        "rules",
         "settings",
         "settings_version",
         "stored",
@@ -53,6 +73,9 @@ class Queue:
         self.name = name
         self.settings = settings
         self.settings_version = 1
+        self._set(settings)
+        # Clients do not publish to a queue of the system.
+        self.is_reserved = parse_destination(name).is_reserved
         self.live = Ranges()
         # The numbers in the journal: the same object, unless the queue is held (QUE4).
         self.stored = self.live
@@ -61,10 +84,17 @@ class Queue:
         self.last_stored = 0
         self.index = BatchIndex(use)
         self.counts = DeliveryCounts()
+        self.rules = DeliveryRules()
         # Of the stored messages.
         self.bytes = 0
         self.published = 0
         self.acknowledged = 0
+        self.expired = 0
+        self.dropped = 0
+        self.dead = 0
+        self.purged = 0
+        # Messages that were not stored because their id was known.
+        self.duplicates = 0
         # Covers all commands to the queue, so that a checkpoint need not.
         self.digest = bytes(DIGEST_BYTES)
 
@@ -92,15 +122,36 @@ class Queue:
         self.digest = blake2b(self.digest + what, digest_size=DIGEST_BYTES).digest()
 
     def publish(
-        self, first: int, count: int, skip: int, location: Location, offset: int, length: int, origin: bytes
+        self,
+        first: int,
+        count: int,
+        skip: int,
+        location: Location,
+        offset: int,
+        length: int,
+        origin: bytes,
+        rules: DeliveryRules | None = None,
+        known: Ranges | None = None,
     ) -> None:
         """Store a batch of `count` rows, the first `skip` of which are stored already under other numbers.
 
         The rows have the numbers first … first+count-1; those of the skipped rows stay empty. `origin` is the
-        digest of the envelope, so that the queue's covers the contents.
+        digest of the envelope, so that the queue's covers the contents. `rules` are those of the rows. The
+        rows with `known` numbers are not stored: these numbers stay empty, too.
         """
+        if known:
+            self.duplicates += known.count
+            self._remember(_KNOWN + known.encode())
+            if known.count == count - skip:
+                return
         self.index.append((first,), (count,), location, (offset,), (length,))
-        self._add(first, count, skip, length // count * (count - skip), origin)
+        if rules is not None:
+            self.rules.note(rules, first, skip)
+        size = length // count
+        self._add(first, count, skip, size * (count - skip), origin)
+        if known:
+            self.bytes -= size * known.count
+            self._leave_out(known)
 
     def publish_run(
         self, first: int, location: Location, offsets: list[int], lengths: list[int], origin: bytes
@@ -120,8 +171,48 @@ class Queue:
         self.bytes += size
         self._remember(_PUBLISHED.pack(1, first, count, skip) + origin)
 
+    def _leave_out(self, known: Ranges) -> None:
+        """Take numbers that were just added out again: their messages are not stored."""
+        self.live.remove_all(known)
+        self.rules.forget(known)
+        if self.stored is not self.live:
+            self.stored.remove_all(known)
+        self.last_stored = self.live.last
+        self.published -= known.count
+
     def acknowledge(self, numbers: Ranges) -> Ranges:
         """Remove the live part of these, and return it."""
+        removed = self._remove(numbers, _ACKNOWLEDGED)
+        self.acknowledged += removed.count
+        return removed
+
+    def bury(self, numbers: Ranges) -> None:
+        """Remove these: they are dead."""
+        self.dead += self._remove(numbers, _DEAD).count
+
+    def purge(self, locked: Ranges) -> Ranges:
+        """Remove all messages but the locked ones, and return them."""
+        removed = self._remove(self.live.difference(locked), _PURGED)
+        self.purged += removed.count
+        return removed
+
+    def doomed(self) -> Ranges:
+        """The messages that are dead, and still here."""
+        return self.counts.above(self.returns.redelivery_limit).union(self.counts.rejected)
+
+    def alter(self, settings: str) -> None:
+        self.settings = settings
+        self.settings_version += 1
+        self._set(settings)
+        self._remember(_ALTERED + settings.encode())
+
+    def _set(self, settings: str) -> None:
+        given = json.loads(settings)
+        self.returns = return_rules_of(given)
+        # Is there one consumer at a time that receives, for which the others wait?
+        self.is_one_by_one = given.get("exclusive", False)
+
+    def _remove(self, numbers: Ranges, mark: bytes) -> Ranges:
         live = self.live
         start, stop = (numbers.first, numbers.last + 1) if len(numbers) == 1 else (0, 0)
         if stop and live.covers(start, stop):
@@ -135,15 +226,32 @@ class Queue:
                 return removed
             live.remove_all(removed)
             encoded = removed.encode()
-        if self.stored is live:
-            self.bytes -= self.index.forget(removed, live)
+        self._forget(removed)
+        self._remember(mark + encoded)
+        return removed
+
+    def expire(self, numbers: Ranges) -> Ranges:
+        """Remove the live part of these because their time is over, and return it."""
+        removed = self._remove(self.rules.expires.numbers.intersection(numbers), _EXPIRED)
+        self.expired += removed.count
+        return removed
+
+    def drop(self, numbers: Ranges) -> Ranges:
+        """Remove those of these that are live and non-persistent, and return them."""
+        removed = self._remove(self.rules.transient.intersection(numbers), _DROPPED)
+        self.dropped += removed.count
+        return removed
+
+    def _forget(self, removed: Ranges) -> None:
+        """Drop what is known of messages that have just left `live`."""
+        if self.stored is self.live:
+            self.bytes -= self.index.forget(removed, self.live)
         else:
             self._let_go(removed)
-        self.acknowledged += removed.count
         if self.counts:
             self.counts.forget(removed)
-        self._remember(_ACKNOWLEDGED + encoded)
-        return removed
+        if self.rules:
+            self.rules.forget(removed)
 
     def still(self, numbers: Ranges) -> Ranges:
         return self.live.intersection(numbers)
@@ -155,6 +263,14 @@ class Queue:
             self.counts.raise_(back)
             self._remember(_RETURNED + back.encode())
         return back
+
+    def reject(self, numbers: Ranges) -> Ranges:
+        """Mark those of these that are still live as rejected for good, and return them."""
+        rejected = self.live.intersection(numbers)
+        if rejected:
+            self.counts.rejected.add_all(rejected)
+            self._remember(_REJECTED + rejected.encode())
+        return rejected
 
     # -- holds -------------------------------------------------------------------
 
@@ -194,12 +310,18 @@ class Queue:
         writer.u32(self.settings_version)
         writer.u64(self.published)
         writer.u64(self.acknowledged)
+        writer.u64(self.expired)
+        writer.u64(self.dropped)
+        writer.u64(self.dead)
+        writer.u64(self.purged)
+        writer.u64(self.duplicates)
         writer.u64(self.bytes)
         writer.u64(self.last_stored)
         writer.raw(self.digest)
         writer.bytes_(self.live.encode())
         writer.bytes_(b"" if self.stored is self.live else self.stored.difference(self.live).encode())
         self.counts.write(writer)
+        self.rules.write(writer)
 
     def write_places(self, writer: Writer) -> None:
         """The places of this replica."""
@@ -211,6 +333,11 @@ class Queue:
         queue.settings_version = reader.u32()
         queue.published = reader.u64()
         queue.acknowledged = reader.u64()
+        queue.expired = reader.u64()
+        queue.dropped = reader.u64()
+        queue.dead = reader.u64()
+        queue.purged = reader.u64()
+        queue.duplicates = reader.u64()
         queue.bytes = reader.u64()
         queue.last_stored = reader.u64()
         queue.digest = bytes(reader.raw(DIGEST_BYTES))
@@ -220,6 +347,7 @@ class Queue:
             # The holds of the channel restore the position.
             queue.stored = queue.live.union(kept)
         queue.counts = DeliveryCounts.read(reader)
+        queue.rules = DeliveryRules.read(reader)
         return queue
 
     def read_places(self, reader: Reader, use: SegmentUse) -> None:

@@ -12,9 +12,42 @@ from antiphon.errors import DestinationError
 
 CONSUMED: Final = "consumed"
 
-TOPIC_DEFAULTS: Final[dict[str, Any]] = {"retention": 3_600, "retention_bytes": 1 << 30}
-QUEUE_DEFAULTS: Final[dict[str, Any]] = {"retention": CONSUMED}
+DEAD_QUEUE: Final = "_DMQ"
+DEAD_AND_EXPIRED: Final = "_DMQ+expired"
+NOWHERE: Final = "nowhere"
+_DEAD_TO: Final = (DEAD_QUEUE, DEAD_AND_EXPIRED, NOWHERE)
+"""The values of `dead_to`: dead messages go to the channel's dead queue; expired ones, too; or all are
+dropped."""
 
+REDELIVERY_LIMIT = 10
+"""Of a queue, unless it has another."""
+
+DEDUP_WINDOW_S = 600
+"""How long a destination remembers the ids of messages, unless it is told otherwise; at most a week."""
+DEDUP_WINDOW_S_MAX: Final = 604_800
+
+TOPIC_DEFAULTS: Final[dict[str, Any]] = {
+    "retention": 3_600,
+    "retention_bytes": 1 << 30,
+    "redelivery_limit": 0,
+    "redelivery_delay": 0,
+    "dead_to": DEAD_QUEUE,
+    "dedup_window": DEDUP_WINDOW_S,
+}
+QUEUE_DEFAULTS: Final[dict[str, Any]] = {
+    "retention": CONSUMED,
+    "redelivery_limit": REDELIVERY_LIMIT,
+    "redelivery_delay": 0,
+    "dead_to": DEAD_QUEUE,
+    "dedup_window": DEDUP_WINDOW_S,
+    "exclusive": False,
+}
+
+DEAD_QUEUE_SETTINGS: Final = '{"redelivery_limit":0}'
+"""A dead message does not die again."""
+
+_REDELIVERIES_MAX: Final = 1_000_000
+REDELIVERY_DELAY_S_MAX: Final = 3_600
 _SECONDS_MAX: Final = 10**10
 _BYTES_MAX: Final = (1 << 63) - 1
 _TEXT_MAX: Final = 40
@@ -41,6 +74,16 @@ def read_settings(text: str, *, is_topic: bool) -> dict[str, Any]:
             settings[name] = _retention(value, is_topic=is_topic)
         elif name == "retention_bytes" and is_topic:
             settings[name] = _retention_bytes(value)
+        elif name == "redelivery_limit":
+            settings[name] = _redelivery_limit(value)
+        elif name == "redelivery_delay":
+            settings[name] = _redelivery_delay(value)
+        elif name == "dead_to":
+            settings[name] = _dead_to(value)
+        elif name == "dedup_window":
+            settings[name] = _dedup_window(value)
+        elif name == "exclusive" and not is_topic:
+            settings[name] = _exclusive(value)
         else:
             known = ", ".join(TOPIC_DEFAULTS if is_topic else QUEUE_DEFAULTS)
             kind = "topic" if is_topic else "queue"
@@ -50,7 +93,10 @@ def read_settings(text: str, *, is_topic: bool) -> dict[str, Any]:
 
 def complete(settings: dict[str, Any], *, is_topic: bool) -> dict[str, Any]:
     """The settings, with the defaults for the others."""
-    return (TOPIC_DEFAULTS if is_topic else QUEUE_DEFAULTS) | settings
+    if is_topic:
+        return TOPIC_DEFAULTS | {"dedup_window": DEDUP_WINDOW_S} | settings
+    limits = {"redelivery_limit": REDELIVERY_LIMIT, "dedup_window": DEDUP_WINDOW_S}
+    return QUEUE_DEFAULTS | limits | settings
 
 
 def spell(settings: dict[str, Any]) -> str:
@@ -69,6 +115,72 @@ def difference(wanted: dict[str, Any], there: dict[str, Any]) -> str | None:
 def retention_of(settings: dict[str, Any]) -> Retention:
     age = settings["retention"]
     return Retention(0 if age == CONSUMED else round(age * 1_000), settings["retention_bytes"])
+
+
+def dedup_window_of(settings: str) -> int:
+    """For how long the destination remembers the ids of messages, in ms of log time; 0: it does not."""
+    seconds: float = json.loads(settings).get("dedup_window", 0)
+    return round(seconds * 1_000)
+
+
+class ReturnRules(NamedTuple):
+    """What becomes of the messages of a destination that come back."""
+
+    # Messages that came back more often are dead; 0: never.
+    redelivery_limit: int
+    dead_to: str
+    # How long a message that came back for the first time waits.
+    delay_ms: int = 0
+
+    def wait_ms(self, count: int) -> int:
+        """How long a message that came back for the count-th time waits: twice as long as the time before."""
+        longest_ms = REDELIVERY_DELAY_S_MAX * 1_000
+        return min(self.delay_ms << min(count - 1, 32), longest_ms) if self.delay_ms else 0
+
+
+def return_rules_of(settings: dict[str, Any]) -> ReturnRules:
+    return ReturnRules(
+        settings.get("redelivery_limit", 0),
+        settings.get("dead_to", DEAD_QUEUE),
+        round(settings.get("redelivery_delay", 0) * 1_000),
+    )
+
+
+def _redelivery_limit(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _REDELIVERIES_MAX:
+        raise DestinationError(
+            f"redelivery_limit is a number of redeliveries, or 0 for no limit; it was {_shown(value)}"
+        )
+    return value
+
+
+def _redelivery_delay(value: Any) -> int | float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= REDELIVERY_DELAY_S_MAX:
+        raise DestinationError(
+            f"redelivery_delay is 0 to {REDELIVERY_DELAY_S_MAX:,} seconds; it was {_shown(value)}"
+        )
+    return int(value) if value == int(value) else float(value)
+
+
+def _dedup_window(value: Any) -> int | float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= DEDUP_WINDOW_S_MAX:
+        raise DestinationError(f"dedup_window is 0 to {DEDUP_WINDOW_S_MAX:,} seconds; it was {_shown(value)}")
+    return int(value) if value == int(value) else float(value)
+
+
+def _exclusive(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise DestinationError(f"exclusive is true or false; it was {_shown(value)}")
+    return value
+
+
+def _dead_to(value: Any) -> str:
+    if value not in _DEAD_TO:
+        words = ", ".join(f'"{word}"' for word in _DEAD_TO)
+        raise DestinationError(f"dead_to is one of {words}; it was {_shown(value)}")
+    return str(value)
 
 
 def _retention(value: Any, *, is_topic: bool) -> int | float | str:

@@ -6,6 +6,8 @@ from typing import Protocol
 
 from antiphon.message_manager.state.destinations.counts import DeliveryCounts
 from antiphon.message_manager.state.destinations.index import BatchIndex
+from antiphon.message_manager.state.destinations.rules import DeliveryRules
+from antiphon.message_manager.state.destinations.settings import ReturnRules
 from antiphon.ranges import Ranges
 
 
@@ -41,8 +43,16 @@ class Source(Stored, Protocol):
         """The name for an operator."""
 
     @property
+    def rules(self) -> DeliveryRules:
+        """The delivery rules of the queue's or topic's messages."""
+
+    @property
     def is_exclusive(self) -> bool:
         """Whether the source has one consumer at a time."""
+
+    @property
+    def is_one_by_one(self) -> bool:
+        """Whether of several consumers only the first receives, until it leaves."""
 
     @property
     def floor(self) -> int:
@@ -63,5 +73,21 @@ class Source(Stored, Protocol):
     def acknowledge(self, numbers: Ranges) -> Ranges:
         """Acknowledge these; returns those that were not acknowledged yet."""
 
+    def drop(self, numbers: Ranges) -> Ranges:
+        """Remove those of these that are non-persistent; returns those that were not acknowledged yet."""
+
     def return_(self, numbers: Ranges, *, is_counted: bool) -> Ranges:
         """Return these; returns those that are not acknowledged."""
+
+    def reject(self, numbers: Ranges) -> Ranges:
+        """Mark these as rejected for good; returns those that are not acknowledged."""
+
+    def bury(self, numbers: Ranges) -> None:
+        """Remove these: they are dead."""
+
+    def doomed(self) -> Ranges:
+        """The messages that are dead, and still here: no consumer gets them."""
+
+    @property
+    def returns(self) -> ReturnRules:
+        """When messages are dead, and what becomes of them."""

@@ -3,6 +3,9 @@
 SBS1  The subscription needs the messages of its topic above `floor` that are not in `done`, and no others. It
       takes a few numbers whatever the backlog, and a range for each run of messages acknowledged out of turn.
 SBS2  A message is acknowledged at most once; a second acknowledgement is told which were lost to it.
+SBS3  A message that the selector does not want is skipped by the log, and is then done without having been
+      acknowledged; one that is the subscriber's own, if that is not wanted, when it is published.
+SBS4  A subscription that is not durable has members, the sessions of its consumers, and ends with the last.
 """
 
 from __future__ import annotations
@@ -12,6 +15,9 @@ from typing import TYPE_CHECKING, Final
 from antiphon.ids import U64_MAX
 from antiphon.message_manager.state.destinations.counts import DeliveryCounts
 from antiphon.message_manager.state.destinations.index import BatchIndex
+from antiphon.message_manager.state.destinations.rules import DeliveryRules
+from antiphon.message_manager.state.destinations.settings import ReturnRules
+from antiphon.message_manager.state.sessions import Session
 from antiphon.ranges import Ranges
 from antiphon.wire.primitives import Reader, Writer
 
@@ -27,20 +33,57 @@ _ABOVE_ALL: Final = U64_MAX + 1
 class Subscription:
     """A subscription of a topic; `id` is the number of its SUBSCRIBE.
 
-    A durable subscription has a name, unique for its client id; any other has a session and ends with it.
+    A durable or shared subscription has a name. The durable names of a client id are unique, and so are those
+    of the others that are shared. Any number of consumers may have a shared subscription at once.
     """
 
-    __slots__ = ("client_id", "counts", "done", "floor", "id", "session", "settled", "subscriber", "topic")
+    __slots__ = (
+        "client_id",
+        "connection",
+        "counts",
+        "done",
+        "floor",
+        "id",
+        "is_durable",
+        "is_shared",
+        "members",
+        "no_local",
+        "selector",
+        "settled",
+        "skipped",
+        "subscriber",
+        "topic",
+    )
 
     def __init__(
-        self, *, id: int, topic: Topic, session: int, subscriber: str, client_id: str, floor: int
+        self,
+        *,
+        id: int,
+        topic: Topic,
+        subscriber: str,
+        client_id: str,
+        floor: int,
+        is_durable: bool = False,
+        is_shared: bool = False,
+        selector: str = "",
+        no_local: bool = False,
+        connection: int = 0,
     ) -> None:
         self.id = id
         self.topic = topic
-        self.session = session
-        # The name of a durable subscription.
+        # The name of a durable or shared subscription.
         self.subscriber = subscriber
+        self.is_durable = is_durable
+        self.is_shared = is_shared
+        # How often each session has joined, if the subscription is not durable (SBS4).
+        self.members: dict[int, int] = {}
         self.client_id = client_id
+        # Which messages are wanted; the primary alone evaluates the selector.
+        self.selector = selector
+        # Is what the own connection publishes left out, see `is_own`?
+        self.no_local = no_local
+        self.connection = connection
+        self.skipped = 0
         self.counts = DeliveryCounts()
         # All messages up to here are acknowledged, or were never wanted.
         self.floor = floor
@@ -51,11 +94,36 @@ class Subscription:
         self.settled = NOT_COUNTED
 
     @property
-    def is_durable(self) -> bool:
-        return not self.session
+    def is_exclusive(self) -> bool:
+        return not self.is_shared
+
+    # No other consumer waits: it is refused, or takes its share.
+    is_one_by_one = False
 
     @property
-    def is_exclusive(self) -> bool:
+    def key(self) -> tuple[bool, str, str] | None:
+        """The identity of a subscription that has a name."""
+        return (self.is_durable, self.client_id, self.subscriber) if self.subscriber else None
+
+    def belongs_to(self, session: int, client_id: str) -> bool:
+        """May consumers of this session have it?"""
+        return self.client_id == client_id if self.is_durable else session in self.members
+
+    def is_own(self, publisher: Session) -> bool:
+        """Does a session publish for the subscriber itself: by the client id, or by the connection?"""
+        if self.is_durable:
+            return bool(self.client_id) and self.client_id == publisher.client_id
+        return bool(self.connection) and self.connection == publisher.connection
+
+    def join(self, session: int) -> None:
+        self.members[session] = self.members.get(session, 0) + 1
+
+    def leave(self, session: int) -> bool:
+        """Undo one `join`; was it the session's last?"""
+        self.members[session] -= 1
+        if self.members[session]:
+            return False
+        del self.members[session]
         return True
 
     @property
@@ -69,6 +137,10 @@ class Subscription:
     @property
     def last(self) -> int:
         return self.topic.last
+
+    @property
+    def rules(self) -> DeliveryRules:
+        return self.topic.rules
 
     @property
     def index(self) -> BatchIndex:
@@ -104,16 +176,67 @@ class Subscription:
             accepted = self.needs(live.intersection(numbers))
             if not accepted:
                 return accepted
-        for start, stop in accepted:
+        self._settle(accepted)
+        self.topic.acknowledged_by(self, accepted)
+        return accepted
+
+    def drop(self, numbers: Ranges) -> Ranges:
+        """Need those of these no longer that are non-persistent, and return them."""
+        gone = self.lose(self.rules.transient.intersection(numbers))
+        if gone:
+            self.topic.dropped_by(self, gone)
+        return gone
+
+    def lose(self, numbers: Ranges) -> Ranges:
+        """Need these no longer, though nobody acknowledged them; returns those that were needed."""
+        gone = self.still(numbers)
+        if gone:
+            self._settle(gone)
+        return gone
+
+    def bury(self, numbers: Ranges) -> None:
+        """Need these no longer: they are dead."""
+        gone = self.still(numbers)
+        if gone:
+            self._settle(gone)
+            self.topic.buried_by(self, gone)
+
+    def purge(self, locked: Ranges) -> Ranges:
+        """Need nothing of now any longer but the locked messages; returns those that were needed."""
+        gone = self.needs(self.topic.live).difference(locked)
+        if gone:
+            self._settle(gone)
+            self.topic.purged_by(self, gone)
+        return gone
+
+    def doomed(self) -> Ranges:
+        """The messages that are dead, and still needed."""
+        return self.counts.above(self.returns.redelivery_limit).union(self.counts.rejected)
+
+    @property
+    def returns(self) -> ReturnRules:
+        return self.topic.returns
+
+    def skip(self, numbers: Ranges) -> Ranges:
+        """Pass over messages that are not wanted; returns those that were needed (SBS3)."""
+        skipped = self.still(numbers)
+        if skipped:
+            self.skipped += skipped.count
+            self._settle(skipped)
+            self.topic.skipped_by(self, skipped)
+        return skipped
+
+    def _settle(self, numbers: Ranges) -> None:
+        """Needed messages are done."""
+        live = self.topic.live
+        for start, stop in numbers:
             before = live.last_before(start)
             self.done.add(self.floor + 1 if before is None else max(before, self.floor) + 1, stop)
         if self.counts:
-            self.counts.forget(accepted)
+            self.counts.forget(numbers)
         if self.settled != NOT_COUNTED:
-            self.settled += accepted.count
+            self.settled += numbers.count
         self.advance()
-        self.topic.acknowledged_by(self, accepted)
-        return accepted
 
     def still(self, numbers: Ranges) -> Ranges:
         return self.needs(self.topic.live.intersection(numbers))
@@ -126,8 +249,19 @@ class Subscription:
             self.topic.returned_by(self, back)
         return back
 
+    def reject(self, numbers: Ranges) -> Ranges:
+        """Mark those of these that are still needed as rejected for good, and return them."""
+        rejected = self.still(numbers)
+        if rejected:
+            self.counts.rejected.add_all(rejected)
+            self.topic.rejected_by(self, rejected)
+        return rejected
+
     def begin(self) -> None:
         """Count the backlog when the subscription joins its topic."""
+        lapsed = self.topic.rules.lapsed
+        if lapsed:
+            self.done.add_all(lapsed.clip(self.floor + 1, _ABOVE_ALL))
         if self.floor <= self.id:
             # All messages from now on are for the subscription.
             self.settled = self.topic.published - self.needs(self.topic.live).count
@@ -151,24 +285,41 @@ class Subscription:
 
     def write(self, writer: Writer) -> None:
         writer.u64(self.id)
-        writer.u128(self.session)
+        writer.bool_(self.is_durable)
+        writer.bool_(self.is_shared)
+        writer.count(len(self.members))
+        for session, joined in sorted(self.members.items()):
+            writer.u128(session)
+            writer.u32(joined)
         writer.text(self.subscriber)
         writer.text(self.client_id)
         writer.u64(self.floor)
+        writer.text(self.selector)
+        writer.bool_(self.no_local)
+        writer.u128(self.connection)
+        writer.u64(self.skipped)
         writer.i64(self.settled)
         writer.bytes_(self.done.encode())
         self.counts.write(writer)
 
     @classmethod
     def read(cls, reader: Reader, topic: Topic) -> Subscription:
+        id, is_durable, is_shared = reader.u64(), reader.bool_(), reader.bool_()
+        members = {reader.u128(): reader.u32() for _ in range(reader.count(16 + 4))}
         subscription = cls(
-            id=reader.u64(),
+            id=id,
             topic=topic,
-            session=reader.u128(),
             subscriber=reader.text(),
             client_id=reader.text(),
             floor=reader.u64(),
+            is_durable=is_durable,
+            is_shared=is_shared,
+            selector=reader.text(),
+            no_local=reader.bool_(),
+            connection=reader.u128(),
         )
+        subscription.members = members
+        subscription.skipped = reader.u64()
         subscription.settled = reader.i64()
         subscription.done = Ranges.decode(reader.bytes_())
         subscription.counts = DeliveryCounts.read(reader)

@@ -22,7 +22,8 @@ from antiphon.bus.ports import Location
 from antiphon.message_manager.state.destinations.counts import DeliveryCounts
 from antiphon.message_manager.state.destinations.index import BatchIndex, SegmentUse
 from antiphon.message_manager.state.destinations.queue import DIGEST_BYTES
-from antiphon.message_manager.state.destinations.settings import retention_of
+from antiphon.message_manager.state.destinations.rules import DeliveryRules
+from antiphon.message_manager.state.destinations.settings import retention_of, return_rules_of
 from antiphon.message_manager.state.destinations.subscription import Subscription
 from antiphon.ranges import Ranges
 from antiphon.wire.primitives import Reader, Writer
@@ -38,6 +39,13 @@ bytes: each trimming moves all ranges behind it."""
 _PUBLISHED = struct.Struct("<BQII")
 _OF_SUBSCRIPTION = struct.Struct("<BQ")
 _ACKNOWLEDGED, _RETURNED, _SUBSCRIBED, _UNSUBSCRIBED = 2, 3, 4, 5
+_EXPIRED: Final = b"\x06"
+_SKIPPED: Final = 7
+_DROPPED: Final = 8
+_REJECTED, _DEAD, _PURGED = 9, 10, 11
+_ALTERED: Final = b"\x0c"
+_EMPTIED: Final = b"\x0d"
+_KNOWN: Final = b"\x0e"
 
 
 class Mark(NamedTuple):
@@ -53,7 +61,11 @@ class Topic:
     __slots__ = (
         "acknowledged",
         "bytes",
+        "dead",
         "digest",
+        "dropped",
+        "duplicates",
+        "expired",
         "fresh_bytes",
         "held_from",
         "horizon",
@@ -65,8 +77,12 @@ class Topic:
         "marked",
         "marks",
         "name",
+        "no_local",
         "published",
+        "purged",
         "retention",
+        "returns",
+        "rules",
         "settings",
         "settings_version",
         "subscriptions",
@@ -76,19 +92,30 @@ class Topic:
     # Each subscription has its own counts.
     counts = DeliveryCounts()
 
+    # The system has no topics of its own.
+    is_reserved = False
+
     def __init__(self, *, id: int, name: str, settings: str, use: SegmentUse) -> None:
         self.id = id
         self.name = name
         self.settings = settings
         self.settings_version = 1
         self.retention = retention_of(json.loads(settings))
+        self.returns = return_rules_of(json.loads(settings))
         self.live = Ranges()
         self.index = BatchIndex(use)
+        self.rules = DeliveryRules()
         self.bytes = 0
         self.published = 0
         self.trimmed = 0
         # By all subscriptions together, also those that have ended.
         self.acknowledged = 0
+        self.expired = 0
+        self.dropped = 0
+        self.dead = 0
+        self.purged = 0
+        # Messages that were not stored because their id was known.
+        self.duplicates = 0
         # The last number that ever was a message of this topic.
         self.last = 0
         # The highest trimmed number: a range read from there or from before has losses.
@@ -102,6 +129,8 @@ class Topic:
         self.marked = 0
         # By id, which is the order in which they came.
         self.subscriptions: dict[int, Subscription] = {}
+        # Those of them that leave out what their own connection or client id publishes.
+        self.no_local: dict[int, Subscription] = {}
         # Covers all commands to the topic, so that a checkpoint need not.
         self.digest = bytes(DIGEST_BYTES)
 
@@ -122,18 +151,39 @@ class Topic:
     # -- messages --------------------------------------------------------------
 
     def publish(
-        self, first: int, count: int, skip: int, location: Location, offset: int, length: int, origin: bytes
+        self,
+        first: int,
+        count: int,
+        skip: int,
+        location: Location,
+        offset: int,
+        length: int,
+        origin: bytes,
+        rules: DeliveryRules | None = None,
+        known: Ranges | None = None,
     ) -> None:
         """Store a batch of `count` rows, the first `skip` of which are stored already under other numbers.
 
         The rows have the numbers first … first+count-1; those of the skipped rows stay empty. `origin` is the
-        digest of the envelope, so that the topic's covers the contents.
+        digest of the envelope, so that the topic's covers the contents. `rules` are those of the rows. The
+        rows with `known` numbers are not stored: these numbers stay empty, too.
         """
-        stored = count - skip
+        if known:
+            self.duplicates += known.count
+            self._remember(_KNOWN + known.encode())
+            if known.count == count - skip:
+                return
+        if rules is not None:
+            self.rules.note(rules, first, skip)
+        stored = count - skip - (known.count if known else 0)
         size = length // count * stored
         self.index.append((first,), (count,), location, (offset,), (length,))
         self.live.add(first + skip, first + count)
         self.last = first + count - 1
+        if known:
+            self.live.remove_all(known)
+            self.rules.forget(known)
+            self.last = self.live.last
         self.published += stored
         self.bytes += size
         self.fresh_bytes += size
@@ -145,7 +195,63 @@ class Topic:
 
     def acknowledged_by(self, subscription: Subscription, numbers: Ranges) -> None:
         self.acknowledged += numbers.count
-        self._remember_of(_ACKNOWLEDGED, subscription, numbers.encode())
+        self._done_by(_ACKNOWLEDGED, subscription, numbers)
+
+    def skipped_by(self, subscription: Subscription, numbers: Ranges) -> None:
+        self._done_by(_SKIPPED, subscription, numbers)
+
+    def buried_by(self, subscription: Subscription, numbers: Ranges) -> None:
+        self.dead += numbers.count
+        self._done_by(_DEAD, subscription, numbers)
+
+    def purged_by(self, subscription: Subscription, numbers: Ranges) -> None:
+        self.purged += numbers.count
+        self._done_by(_PURGED, subscription, numbers)
+
+    def drop_all(self) -> None:
+        """Let everything be kept for subscriptions and holds only, as if it had become too old."""
+        self._remember(_EMPTIED)
+        self._move_horizon(max(self.horizon, self.last))
+
+    def alter(self, settings: str) -> None:
+        """Change the settings; a shorter retention has its effect with the next message or mark of time."""
+        self.settings = settings
+        self.settings_version += 1
+        self.retention = retention_of(json.loads(settings))
+        self.returns = return_rules_of(json.loads(settings))
+        self._remember(_ALTERED + settings.encode())
+        if not self.retention.age_ms:
+            self._move_horizon(max(self.horizon, self.last))
+        elif self.fresh_bytes > self.retention.bytes:
+            self._shed(self.fresh_bytes - self.retention.bytes)
+
+    def rejected_by(self, subscription: Subscription, numbers: Ranges) -> None:
+        self._remember_of(_REJECTED, subscription, numbers.encode())
+
+    def _done_by(self, what: int, subscription: Subscription, numbers: Ranges) -> None:
+        self._remember_of(what, subscription, numbers.encode())
+        if numbers.first <= self.horizon:
+            self._trim(numbers.clip(0, self.horizon + 1))
+
+    def expire(self, numbers: Ranges) -> dict[int, Ranges]:
+        """Take messages from all subscriptions because their time is over; returns whose each were.
+
+        Retention keeps the messages as any others; a later subscription does not get them.
+        """
+        numbers = self.rules.expires.numbers.intersection(numbers)
+        if not numbers:
+            return {}
+        gone = {id: subscription.lose(numbers) for id, subscription in self.subscriptions.items()}
+        self.expired += sum([one.count for one in gone.values()])
+        self.rules.lapse(numbers)
+        self._remember(_EXPIRED + numbers.encode())
+        if numbers.first <= self.horizon:
+            self._trim(numbers.clip(0, self.horizon + 1))
+        return {id: one for id, one in gone.items() if one}
+
+    def dropped_by(self, subscription: Subscription, numbers: Ranges) -> None:
+        self.dropped += numbers.count
+        self._remember_of(_DROPPED, subscription, numbers.encode())
         if numbers.first <= self.horizon:
             self._trim(numbers.clip(0, self.horizon + 1))
 
@@ -155,12 +261,19 @@ class Topic:
     # -- subscriptions -----------------------------------------------------------
 
     def subscribe(self, subscription: Subscription) -> None:
-        self.subscriptions[subscription.id] = subscription
+        self._enter(subscription)
         subscription.begin()
-        self._remember_of(_SUBSCRIBED, subscription)
+        kind = bytes((subscription.is_durable, subscription.is_shared, subscription.no_local))
+        self._remember_of(_SUBSCRIBED, subscription, kind + subscription.selector.encode())
+
+    def _enter(self, subscription: Subscription) -> None:
+        self.subscriptions[subscription.id] = subscription
+        if subscription.no_local:
+            self.no_local[subscription.id] = subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
         del self.subscriptions[subscription.id]
+        self.no_local.pop(subscription.id, None)
         self._remember_of(_UNSUBSCRIBED, subscription)
         self._trim(self.live.clip(subscription.floor + 1, self.horizon + 1))
 
@@ -233,6 +346,8 @@ class Topic:
             self.live.remove_all(numbers)
         self.bytes -= self.index.forget(numbers, self.live)
         self.trimmed += numbers.count
+        if self.rules:
+            self.rules.forget(numbers)
         self.lost_through = max(self.lost_through, numbers.last)
 
     # -- bytes -----------------------------------------------------------------
@@ -243,12 +358,18 @@ class Topic:
         writer.text(self.name)
         writer.text(self.settings)
         writer.u32(self.settings_version)
-        for number in (self.published, self.trimmed, self.acknowledged, self.bytes, self.last):
+        for number in (self.published, self.trimmed, self.acknowledged, self.expired, self.dropped):
             writer.u64(number)
+        writer.u64(self.dead)
+        writer.u64(self.purged)
+        writer.u64(self.duplicates)
+        writer.u64(self.bytes)
+        writer.u64(self.last)
         for number in (self.horizon, self.fresh_bytes, self.marked, self.lost_through):
             writer.u64(number)
         writer.raw(self.digest)
         writer.bytes_(self.live.encode())
+        self.rules.write(writer)
         writer.count(len(self.marks))
         for through, time_ms in self.marks:
             writer.u64(through)
@@ -266,16 +387,18 @@ class Topic:
         topic = cls(id=reader.u64(), name=reader.text(), settings=reader.text(), use=use)
         topic.settings_version = reader.u32()
         topic.published, topic.trimmed, topic.acknowledged = reader.u64(), reader.u64(), reader.u64()
+        topic.expired, topic.dropped = reader.u64(), reader.u64()
+        topic.dead, topic.purged, topic.duplicates = reader.u64(), reader.u64(), reader.u64()
         topic.bytes, topic.last = reader.u64(), reader.u64()
         topic.horizon, topic.fresh_bytes, topic.marked = reader.u64(), reader.u64(), reader.u64()
         topic.lost_through = reader.u64()
         topic.digest = bytes(reader.raw(DIGEST_BYTES))
         topic.live = Ranges.decode(reader.bytes_())
+        topic.rules = DeliveryRules.read(reader)
         for _ in range(reader.count(8 + 8)):
             topic.marks.append(Mark(reader.u64(), reader.i64()))
-        for _ in range(reader.count(8 + 16 + 2 + 2 + 8 + 8 + 4 + 4)):
-            subscription = Subscription.read(reader, topic)
-            topic.subscriptions[subscription.id] = subscription
+        for _ in range(reader.count(8 + 1 + 1 + 4 + 2 + 2 + 8 + 2 + 1 + 16 + 8 + 8 + 4 + 4 + 4)):
+            topic._enter(Subscription.read(reader, topic))
         return topic
 
     def read_places(self, reader: Reader, use: SegmentUse) -> None:

@@ -24,7 +24,7 @@ def publish(topic: Topic, first: int, count: int = 1) -> None:
 
 
 def subscribe(topic: Topic, id: int, floor: int = 0) -> Subscription:
-    subscription = Subscription(id=id, topic=topic, session=7, subscriber="", client_id="", floor=floor)
+    subscription = Subscription(id=id, topic=topic, subscriber="", client_id="", floor=floor)
     topic.subscribe(subscription)
     return subscription
 

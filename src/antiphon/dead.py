@@ -1,0 +1,25 @@
+"""The properties by which a message in a dead queue says where it comes from, and why it is dead."""
+
+from __future__ import annotations
+
+from typing import Final
+
+ORIGINAL_DESTINATION: Final = "JMS_ANTIPHON_ORIGINAL_DESTINATION"
+ORIGINAL_CHANNEL: Final = "JMS_ANTIPHON_ORIGINAL_CHANNEL"
+ORIGINAL_SEQUENCE: Final = "JMS_ANTIPHON_ORIGINAL_SEQUENCE"
+ORIGINAL_MESSAGE_ID: Final = "JMS_ANTIPHON_ORIGINAL_MESSAGE_ID"
+DEAD_REASON: Final = "JMS_ANTIPHON_DEAD_REASON"
+DEAD_TIME: Final = "JMS_ANTIPHON_DEAD_TIME"
+DELIVERY_COUNT: Final = "JMS_ANTIPHON_DELIVERY_COUNT"
+
+DEAD_PROPERTIES: Final = frozenset(
+    (
+        ORIGINAL_DESTINATION,
+        ORIGINAL_CHANNEL,
+        ORIGINAL_SEQUENCE,
+        ORIGINAL_MESSAGE_ID,
+        DEAD_REASON,
+        DEAD_TIME,
+        DELIVERY_COUNT,
+    )
+)
