@@ -2,7 +2,7 @@
 
 Two checkouts, this one and one of `REF`, serve the same loads in turn, pair after pair, so that a machine
 that is slow for a minute is slow for both. Each has its own servers and its own client (`load.py` with the
-checkout on its path), because formats may differ. Batches, lone sends and a crowd are told apart, embedded
+checkout on its path), because formats may differ. Batches, lone sends and crowds are told apart, embedded
 and on a cluster of three replicas. Reported are the medians of the ratios, pair by pair, now to before: below
 1 is better, but for messages a second.
 """

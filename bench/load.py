@@ -1,9 +1,9 @@
-"""The three loads of `bench/compare.py`, spoken through the public API of whichever checkout is on the path.
+"""The four loads of `bench/compare.py`, spoken through the public API of whichever checkout is on the path.
 
 *batches*: `send_many`, received and acknowledged at the same time. *lone*: one `send` after the other, with
-nothing else going on. *crowd*: 100 sessions on 4 connections that each send one message at a time. Prints one
-JSON object: for each load the messages, the CPU time of the servers and of this process, and what a user
-feels (messages a second, or how long a `send` takes).
+nothing else going on. *crowd* and *ten*: 100 and 10 sessions on 4 connections that each send one message at a
+time. Prints one JSON object: for each load the messages, the CPU time of the servers and of this process, and
+what a user feels (messages a second, or how long a `send` takes).
 
     python bench/load.py URL SERVER_PID,SERVER_PID,… MESSAGES
 """
@@ -25,7 +25,9 @@ import antiphon
 BODY = b"x" * 256
 AT_ONCE = 10_000
 LONE = 500
-SESSIONS, CONNECTIONS, EACH = 100, 4, 150
+CONNECTIONS = 4
+CROWDS = {"crowd": (100, 150), "ten": (10, 300)}
+"""How many sessions there are, and how many messages each of them sends."""
 QUIET_SECONDS = 60.0
 
 
@@ -89,20 +91,20 @@ async def lone(producer: antiphon.Producer) -> dict[str, float]:
     return {"send_ms_p50": statistics.median(samples), "send_ms_p99": samples[len(samples) * 99 // 100]}
 
 
-async def crowd(producers: list[antiphon.Producer]) -> dict[str, float]:
+async def crowd(producers: list[antiphon.Producer], each: int) -> dict[str, float]:
     """All at once, each one message at a time."""
 
     async def send(producer: antiphon.Producer) -> None:
-        for _ in range(EACH):
+        for _ in range(each):
             await producer.send(BODY)
 
     began = time.perf_counter()
     await asyncio.gather(*(send(producer) for producer in producers))
-    return {"messages_per_s": len(producers) * EACH / (time.perf_counter() - began)}
+    return {"messages_per_s": len(producers) * each / (time.perf_counter() - began)}
 
 
 async def main(url: str, pids: list[int], messages: int) -> dict[str, Any]:
-    """All three, one after the other; every queue is empty before and after."""
+    """All of them, one after the other; every queue is empty before and after."""
     meter = Meter(pids)
     async with contextlib.AsyncExitStack() as stack:
         connections = [
@@ -114,12 +116,13 @@ async def main(url: str, pids: list[int], messages: int) -> dict[str, Any]:
         await meter.measure("batches", messages, batches(session, consuming, messages))
         await meter.measure("lone", LONE, lone(await session.producer("queue:lone")))
         await take(consuming, "queue:lone", LONE)
-        producers = [
-            await connections[place % CONNECTIONS].session().producer("queue:crowd")
-            for place in range(SESSIONS)
-        ]
-        await meter.measure("crowd", SESSIONS * EACH, crowd(producers))
-        await take(consuming, "queue:crowd", SESSIONS * EACH)
+        for name, (sessions, each) in CROWDS.items():
+            producers = [
+                await connections[place % CONNECTIONS].session().producer(f"queue:{name}")
+                for place in range(sessions)
+            ]
+            await meter.measure(name, sessions * each, crowd(producers, each))
+            await take(consuming, f"queue:{name}", sessions * each)
     return meter.figures
 
 

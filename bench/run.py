@@ -21,11 +21,13 @@ import counts
 import failover
 import lines
 import rest
+import selection
 import spark
 import spark_kafka
 import transactions
 import walk
 from figures import embedded, figure, measure
+from peers import report as peers
 
 FIGURES = (
     "publish_rate",
@@ -55,10 +57,18 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--bus", action="store_true", help="measure the bus alone, three replicas and more")
     made.add_argument("--plot", type=Path, metavar="FILE", help="with --bus: draw the sender's cost as SVG")
     made.add_argument("--cluster", action="store_true", help="measure a cluster of three replicas")
+    made.add_argument("--selectors", action="store_true", help="measure consumers with selectors")
     made.add_argument("--transactions", action="store_true", help="measure what transactions cost")
     made.add_argument("--spark", action="store_true", help="measure Spark with a cluster")
     made.add_argument("--spark-kafka", action="store_true", help="Spark jobs on Antiphon and on Kafka")
-    made.add_argument("--only", default="", metavar="WORDS", help="with --spark-kafka: jobs of such a name")
+    made.add_argument("--peers", action="store_true", help="Antiphon beside NATS, Kafka and RabbitMQ")
+    made.add_argument("--seconds", type=float, default=3.0, help="with --peers: how long each load lasts")
+    made.add_argument(
+        "--only",
+        default="",
+        metavar="WORDS",
+        help="with --spark-kafka, --peers: jobs, brokers of such a name",
+    )
     made.add_argument("--failover", action="store_true", help="measure how long a failover takes")
     made.add_argument("--rest", action="store_true", help="measure a cluster without any load")
     made.add_argument("--trials", type=int, default=failover.TRIALS, help="failovers with --failover")
@@ -100,6 +110,8 @@ SUBJECTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "rest": lambda _: rest.measure(),
     "spark": spark_with_a_cluster,
     "spark_kafka": spark_beside_kafka,
+    "peers": peers.measure,
+    "selectors": selection.measure,
     "transactions": transactions.measure,
     "bus": lambda arguments: bus.measure(arguments.runs, arguments.plot),
     "against": lambda arguments: compare.compare(arguments.against, arguments.pairs, arguments.messages),

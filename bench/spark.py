@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 # The processes are those of the tests.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from peers.processes import children
 from spark_sink import Writes, compare
 
 import antiphon.blocking
@@ -154,20 +155,6 @@ def everybodys_cpu(cluster: ClusterProcess) -> dict[str, float]:
     spent["java"] = cpu_seconds(java)
     spent["workers"] = sum(map(cpu_seconds, children(java))) + cpu_seconds(java, of_children=True)
     return spent
-
-
-def children(pid: int) -> list[int]:
-    """All below a process."""
-    found = []
-    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            below = [int(child) for child in listing.read_text().split()]
-        except (FileNotFoundError, ProcessLookupError):
-            # A thread that has ended just now.
-            continue
-        for child in below:
-            found += [child, *children(child)]
-    return found
 
 
 def cpu_seconds(pid: int, of_children: bool = False) -> float:

@@ -10,6 +10,7 @@ writes them once.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import statistics
@@ -23,8 +24,9 @@ from typing import TYPE_CHECKING, NamedTuple
 # The processes are those of the tests.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from kafka import PARTITIONS, Kafka
-from spark import children, cpu_seconds, session
+from peers.kafka import CONNECTOR, Kafka, fetch
+from peers.processes import Processes, children
+from spark import cpu_seconds, session
 
 import antiphon.blocking
 from tests.processes import Server
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MESSAGES = 1_000_000
+PARTITIONS = 2
 READ, WRITTEN = "bench-read", "bench-written"
 KEEP = {"retention": 86_400, "retention_bytes": 8 << 30}
 
@@ -105,21 +108,21 @@ class Ours(Side):
 
 
 class Theirs(Side):
-    def __init__(self, spark: SparkSession, folder: Path, count: int, size: int, kafka: Kafka) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, count: int, size: int, servers: str) -> None:
         super().__init__(spark, folder, count, size)
-        self._kafka = kafka
+        self._servers = servers
         self.write(READ)
 
     def frame(self, columns: str, is_stream: bool) -> DataFrame:
         reader = self.spark.readStream if is_stream else self.spark.read
-        options = {"kafka.bootstrap.servers": self._kafka.servers, "subscribe": READ}
+        options = {"kafka.bootstrap.servers": self._servers, "subscribe": READ}
         if not columns:
             options["includeHeaders"] = "true"
         frame = reader.format("kafka").options(**options, startingOffsets="earliest").load()
         return frame.select(*columns.split(",")) if columns else frame
 
     def write(self, topic: str = WRITTEN) -> None:
-        options = {"kafka.bootstrap.servers": self._kafka.servers, "topic": topic}
+        options = {"kafka.bootstrap.servers": self._servers, "topic": topic}
         self.rows().withColumnRenamed("body", "value").write.format("kafka").options(**options).save()
 
 
@@ -176,19 +179,25 @@ def measure(arguments: argparse.Namespace) -> None:
     # The project's own disk, not a memory file system: a sync must mean something.
     with (
         tempfile.TemporaryDirectory(prefix="bench-data-", dir=Path(__file__).parent) as name,
-        Kafka(Path(name)) as kafka,
+        Processes(Path(name)) as processes,
         Server(Path(name) / "data") as server,
-        session({"spark.jars": ",".join(map(str, kafka.connector))}) as spark,
+        contextlib.ExitStack() as stack,
     ):
         folder = Path(name)
+        broker = Kafka(brokers=1, partitions=PARTITIONS)
+        broker.fetch(folder)
+        jars = fetch(folder / "connector", CONNECTOR, with_dependencies=False)
+        servers = broker.start(folder, processes)
+        (kafka,) = processes.tree()
+        spark = stack.enter_context(session({"spark.jars": ",".join(map(str, jars))}))
         ours = Ours(spark, folder, arguments.messages, arguments.size, server.url)
-        theirs = Theirs(spark, folder, arguments.messages, arguments.size, kafka)
+        theirs = Theirs(spark, folder, arguments.messages, arguments.size, servers)
         table = []
         for job in jobs(ours, theirs):
             if arguments.only not in job.name:
                 continue
             pairs = [
-                (spent(job.ours, server.process.pid), spent(job.theirs, kafka.pid))
+                (spent(job.ours, server.process.pid), spent(job.theirs, kafka))
                 for _ in range(1 + arguments.runs)
             ][1:]
             table.append((job.name, pairs))
