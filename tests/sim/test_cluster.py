@@ -11,7 +11,7 @@ import pytest
 from tests.sim.seeds import OF_DAMAGE, OF_DISKS, Seeds
 
 SEEDS = range(1, 121)
-MORE_SEEDS = range(1, 241)
+MORE_SEEDS = range(1, 721)
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -68,7 +68,7 @@ class Agreement:
     @property
     def question(self) -> str:
         """The question to all members."""
-        return json.dumps({"question": QUESTION, "digest": self.card.digest, "is_new": self.card.is_new})
+        return json.dumps({"question": QUESTION, "digest": self.card.digest})
 
     @property
     def unheard(self) -> list[int]:
@@ -100,12 +100,14 @@ class Agreement:
             return bool(missing)
         return since_s < max(seconds, PATIENT_SECONDS) and any(map(is_there, missing))
 
-    def reply(self, sender: int, question: str) -> str | None:
-        """The reply to a member that asks while we are still asking; its question is an answer, too."""
+    def reply(self, question: str) -> str | None:
+        """The reply to a member that asks while we are still asking.
+
+        The question settles nothing: it may be an old one, of a member that has a history by now.
+        """
         asked = _parse(question)
         if asked is None or asked.get("question") != QUESTION:
             return None
-        self._settle(sender, asked)
         return json.dumps(self.card.answer(asked, is_established=False))
 
     def take(self, sender: int, answer: str) -> None:

@@ -2,6 +2,9 @@
 
 A member that does not answer is asked again, for connections are made in these very moments. Questions of
 other members are answered meanwhile. Then the node takes the transport.
+
+The transport may bring an answer to the node's former life again, and the answer may be untrue by now. Every
+life therefore numbers its questions anew, and takes only answers with its own numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +24,6 @@ from antiphon.runtime.bus_port import BusPort
 from antiphon.transport.interface import Transport
 
 ASK_SECONDS: Final = 0.05
-_CONFIG, _HISTORY = 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +43,11 @@ class _Asker:
     def __init__(self, agreement: Agreement, lines: Sequence[Line]) -> None:
         self.agreement = agreement
         self.changed = asyncio.Event()
-        self._questions = {_CONFIG: agreement.question}
+        self._config = int.from_bytes(lines[0].run_id[:7], "little") << 1
+        self._history = self._config + 1
+        self._questions = {self._config: agreement.question}
         if agreement.unsettled:
-            self._questions[_HISTORY] = HISTORY_QUESTION
+            self._questions[self._history] = HISTORY_QUESTION
         self._lines = lines
         self._ports = {
             line.group.group: BusPort(
@@ -60,9 +64,9 @@ class _Asker:
                 return True
         return False
 
-    def ask(self) -> None:
-        """Ask every member that has not answered, on one of its lines."""
-        left = set(self.agreement.awaited)
+    def ask(self, *members: int) -> None:
+        """Ask every member that has not answered, or those of `members`, on one of its lines."""
+        left = set(self.agreement.awaited).intersection(members or self.agreement.awaited)
         for line in self._lines:
             port = self._ports[line.group.group]
             for node in sorted(left.intersection(line.others)):
@@ -75,9 +79,10 @@ class _Asker:
         for channel, event in events:
             message = event.message
             if isinstance(message, Query):
-                answer = self.agreement.reply(event.sender, message.question)
-                self.changed.set()
+                answer = self.agreement.reply(message.question)
                 if answer is not None:
+                    # The answer may be the last that the member waits for: our question must come before it.
+                    self.ask(event.sender)
                     said = Reply(message.request, About.NODE, answer)
                     port = self._ports[channel]
                     port.carry_out(bus.Send(event.sender, said))
@@ -86,9 +91,9 @@ class _Asker:
                 self._hear(event.sender, message)
 
     def _hear(self, sender: int, message: Reply) -> None:
-        if message.request == _CONFIG:
+        if message.request == self._config:
             self.agreement.take(sender, message.answer)
-        elif message.request == _HISTORY:
+        elif message.request == self._history:
             self.agreement.take_history(sender, message.answer)
         self.changed.set()
 

@@ -32,7 +32,7 @@ def established(name: str, asker: Agreement, spec: ClusterSpec = SPEC) -> tuple[
 
 
 def newcomer(name: str, asker: Agreement, spec: ClusterSpec = SPEC) -> tuple[int, str]:
-    answer = agreement(name, spec).reply(asker.card.number, asker.question)
+    answer = agreement(name, spec).reply(asker.question)
     assert answer is not None
     return SPEC.node(name).number, answer
 
@@ -83,7 +83,7 @@ def test_nonsense_is_no_answer(nonsense: str) -> None:
     asker = agreement("mm-a-2")
     asker.take(1, nonsense)
     assert asker.unheard == [1, 2, 4]
-    assert asker.reply(77, nonsense) is None
+    assert asker.reply(nonsense) is None
 
 
 def test_an_answer_without_sensible_keys_is_still_one() -> None:
@@ -137,10 +137,17 @@ def test_voters_that_are_new_and_just_starting_settle_a_first_start() -> None:
     assert asker.unsettled == [FIRST, THIRD]
     asker.take(FIRST, said("mm-a-1", is_new=True, is_established=False))
     assert asker.unsettled == [THIRD]
-    third = Agreement(replace(card("mm-a-3"), is_new=True), {SECOND: "mm-a-2"}, [SECOND])
-    assert asker.reply(THIRD, third.question) is not None
-    assert asker.unsettled == [], "its question tells of it, too"
+    asker.take(THIRD, said("mm-a-3", is_new=True, is_established=False))
+    assert asker.unsettled == []
     assert not asker.has_history
+
+
+def test_a_question_settles_nothing() -> None:
+    """It may come late: its sender was new when it asked, and has a history now."""
+    asker = formatting()
+    third = Agreement(replace(card("mm-a-3"), is_new=True), {SECOND: "mm-a-2"}, [SECOND])
+    assert asker.reply(third.question) is not None
+    assert asker.unsettled == [FIRST, THIRD]
 
 
 def test_a_voter_that_is_not_new_has_a_history_though_it_has_committed_nothing_yet() -> None:

@@ -55,8 +55,14 @@ class Stage:
         await ask_members(agreement, [line], seconds, voters_s=voters_s)
         return agreement
 
-    async def at_work(self, name: str, answers: dict[str, object], silent: int = 0) -> CarryOut:
-        """A node that answers questions, but not the first few. Returns its voice."""
+    async def at_work(
+        self,
+        name: str,
+        answers: dict[str, object],
+        silent: int = 0,
+        before: Callable[[Query], Reply] | None = None,
+    ) -> CarryOut:
+        """A node that answers questions, but not the first few, or those with `before`. Returns its voice."""
         line = await self.line(name)
         questions = 0
 
@@ -66,6 +72,8 @@ class Stage:
                 assert isinstance(event.message, Query)
                 questions += 1
                 answer = answers.get(json.loads(event.message.question)["question"])
+                if questions <= silent and before is not None:
+                    carry_out(Send(event.sender, before(event.message)))
                 if questions > silent and answer is not None:
                     said = Reply(event.message.request, About.NODE, json.dumps(answer))
                     carry_out(Send(event.sender, said))
@@ -113,6 +121,25 @@ def test_it_is_over_when_all_have_answered() -> None:
         agreement = await stage.newcomer("mm-a-1", seconds=10 * SECONDS)
         assert agreement.unheard == []
         assert agreement.refusal() is None
+
+    play(story)
+
+
+def test_an_answer_to_a_former_life_is_none() -> None:
+    """The transport brings it again. It was made for a file that was equal then, so it names no keys."""
+
+    async def story(stage: Stage) -> None:
+        asked: list[int] = []
+
+        def repeat(query: Query) -> Reply:
+            asked.append(query.request)
+            same: dict[str, object] = {**config(SPEC), "keys": {}}
+            return Reply(query.request - 2, About.NODE, json.dumps(same))
+
+        await stage.at_work("mm-a-2", {"config": config(SPEC)}, silent=2, before=repeat)
+        agreement = await stage.newcomer("mm-a-1", OTHER, 0.2)
+        assert len(asked) == 2
+        assert "is not that of mm-a-2; different are hops:" in str(agreement.refusal())
 
     play(story)
 
