@@ -17,9 +17,10 @@ from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.message_manager.state.destinations.queue import Queue
 from antiphon.names import DEAD_QUEUE_NAME
 from antiphon.ranges import Ranges
+from antiphon.sim.checkers.commands import commands_of
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.world import World
-from antiphon.wire.commands import BuryMessages, DeadReason, Publish, decode_payload, iterate_commands
+from antiphon.wire.commands import BuryMessages, DeadReason, Publish
 
 _Moves = list[tuple[int, BuryMessages]]
 
@@ -41,16 +42,13 @@ class DeadLetters(Checker):
         if entry.last <= self._folded or payload is None:
             return
         self._moves = []
-        sequence = entry.first
-        for header, body, _ in iterate_commands(payload):
-            wish = decode_payload(header.kind, body)
+        for _, wish, sequence in commands_of(entry, payload):
             if isinstance(wish, BuryMessages):
                 self._moves.append((sequence, wish))
             elif isinstance(wish, Publish):
                 batch = Batch.decode(wish.batch)
                 for row in range(batch.count):
                     self._bodies[sequence + row] = bytes(batch.body_bytes(row))
-            sequence += header.count
 
     def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
         if entry.last > self._folded:

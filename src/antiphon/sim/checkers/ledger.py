@@ -19,6 +19,7 @@ from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.bank import Bank, Key, Money
+from antiphon.sim.checkers.commands import Command, commands_of
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.image import Image
 from antiphon.sim.world import World
@@ -31,8 +32,6 @@ from antiphon.wire.commands import (
     Publish,
     ResumeSession,
     Subscribe,
-    decode_payload,
-    iterate_commands,
 )
 from antiphon.wire.holds import Hold
 from antiphon.wire.transactions import (
@@ -45,7 +44,6 @@ from antiphon.wire.transactions import (
     ResolveTransaction,
 )
 
-Said = tuple[CommandHeader, Payload, int]
 """A command with the number it has in the order."""
 
 Place = tuple[int, int]
@@ -70,7 +68,7 @@ class ChannelLedger(Checker):
         self._channel = channel
         self._bank = bank
         self._folded = 0
-        self._commands: list[Said] = []
+        self._commands: list[Command] = []
         self._live: dict[int, set[int]] = {}
         self._books: dict[int, tuple[tuple[int, int], ...]] = {}
         self._promised: dict[Key, Promised] = {}
@@ -101,11 +99,7 @@ class ChannelLedger(Checker):
     def on_applied(self, node: int, entry: Entry, payload: memoryview | None) -> None:
         if entry.last <= self._folded:
             return
-        self._commands = []
-        sequence = entry.first
-        for header, body, _ in iterate_commands(payload) if payload is not None else ():
-            self._commands.append((header, decode_payload(header.kind, body), sequence))
-            sequence += header.count
+        self._commands = list(commands_of(entry, payload))
 
     def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
         self._applied[node] = entry.last

@@ -17,10 +17,11 @@ from antiphon.bus.messages import BusMessage, Deliver, Entry, EntryKind, Registe
 from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.message_manager.state.destinations.source import Source
 from antiphon.ranges import Ranges
+from antiphon.sim.checkers.commands import commands_of
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.image import Image
 from antiphon.sim.world import World
-from antiphon.wire.commands import Publish, Return, decode_payload, iterate_commands
+from antiphon.wire.commands import Publish, Return
 
 Owner = tuple[int, int]
 """A consumer on one connection after the other: its session, and its number there."""
@@ -94,15 +95,12 @@ class GroupsKept(Checker):
         if entry.last <= self._folded:
             return
         self._folded = entry.last
-        sequence = entry.first
-        for header, body, _ in iterate_commands(payload) if payload is not None else ():
-            wish = decode_payload(header.kind, body)
+        for _, wish, sequence in commands_of(entry, payload):
             if isinstance(wish, Publish):
                 self._note(sequence, wish)
             elif isinstance(wish, Return):
                 source = wish.subscription or wish.destination
                 self._returned.setdefault(entry.last, []).append((sequence, source, wish.ranges))
-            sequence += header.count
 
     def _note(self, first: int, wish: Publish) -> None:
         batch = Batch.decode(wish.batch)

@@ -31,6 +31,7 @@ from antiphon.message_manager.state.destinations.directory import KIND_TOPIC
 from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.message_manager.state.sessions import NOBODY, Owner
 from antiphon.ranges import Ranges
+from antiphon.sim.checkers.commands import commands_of
 from antiphon.sim.checkers.watch import Checker, PortConsumer
 from antiphon.sim.image import Image
 from antiphon.sim.world import World
@@ -53,8 +54,6 @@ from antiphon.wire.commands import (
     StartKind,
     Subscribe,
     Unsubscribe,
-    decode_payload,
-    iterate_commands,
 )
 from antiphon.wire.primitives import Buffer
 
@@ -155,22 +154,22 @@ class Queues(Checker):
             return
         self._owner = Owner(entry.mid.pid, entry.mid.pe)
         sequence = entry.first
-        for header, body, _ in iterate_commands(payload):
-            self._fold(header, body, sequence)
-            sequence += header.count
+        for header, wish, first in commands_of(entry, payload):
+            self._fold(header, wish, first)
+            sequence = first + header.count
         if sequence != entry.last + 1:
             self.fail(f"the commands of {entry.first}..{entry.last} take {sequence - entry.first} numbers")
 
-    def _fold(self, header: CommandHeader, body: memoryview, sequence: int) -> None:
+    def _fold(self, header: CommandHeader, payload: Payload, sequence: int) -> None:
         skip = 0
-        if header.session and (found := self._rows_to_skip(header, body, sequence)) is not None:
+        if header.session and (found := self._rows_to_skip(header, payload, sequence)) is not None:
             skip = found
         elif header.session:
             return
         for row in range(skip, header.count):
             if header.number:
                 self.place_of[header.session, header.number + row] = sequence + row
-        self._do(decode_payload(header.kind, body), header, sequence, skip)
+        self._do(payload, header, sequence, skip)
 
     def _do(self, payload: Payload, header: CommandHeader, sequence: int, skip: int) -> None:
         """The effect of an admitted command; its first `skip` numbers had theirs before."""
@@ -238,7 +237,7 @@ class Queues(Checker):
     def _end_session(self, session: int, sequence: int) -> None:
         del self._sessions[session]
 
-    def _rows_to_skip(self, header: CommandHeader, body: memoryview, sequence: int) -> int | None:
+    def _rows_to_skip(self, header: CommandHeader, payload: Payload, sequence: int) -> int | None:
         """How many numbers of the command were applied before; None when the command has no effect."""
         session = self._sessions.get(header.session)
         if header.kind == CommandKind.SESSION_OPEN and session is None:
@@ -248,13 +247,10 @@ class Queues(Checker):
             self.world.probe("model.stale_command")
         if session is None or header.generation < session.generation:
             return None
-        if header.kind == CommandKind.SESSION_RESUME:
-            resume = decode_payload(header.kind, body)
-            assert isinstance(resume, ResumeSession), "the kind says so"
-            if resume.known > session.generation:
-                # The session has ended since, and a late opening has made another one.
-                self.world.probe("model.session_of_a_late_opening")
-                return None
+        if isinstance(payload, ResumeSession) and payload.known > session.generation:
+            # The session has ended since, and a late opening has made another one.
+            self.world.probe("model.session_of_a_late_opening")
+            return None
         if header.kind in (CommandKind.SESSION_OPEN, CommandKind.SESSION_RESUME):
             session.generation, session.owner = header.generation, self._owner
             return None

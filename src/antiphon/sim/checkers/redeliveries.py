@@ -23,10 +23,11 @@ from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.message_manager.state.destinations.source import Source
 from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.ranges import Ranges
+from antiphon.sim.checkers.commands import commands_of
 from antiphon.sim.checkers.watch import Checker, PortConsumer
 from antiphon.sim.image import Image
 from antiphon.sim.world import World
-from antiphon.wire.commands import Return, decode_payload, iterate_commands
+from antiphon.wire.commands import Return
 
 Place = tuple[int, int]
 """A message of a source: the id of its queue or subscription, and its number."""
@@ -105,15 +106,12 @@ class Redeliveries(Checker):
         if entry.last <= self._folded:
             return
         self._commands = []
-        sequence = entry.first
-        for header, body, _ in iterate_commands(payload) if payload is not None else ():
-            wish = decode_payload(header.kind, body)
+        for header, wish, sequence in commands_of(entry, payload):
             if isinstance(wish, Return):
                 source = wish.subscription or wish.destination
                 is_counted = wish.counted and not wish.rejected
                 returned = _Returned(header.session, source, wish.ranges, is_counted)
                 self._commands.append((sequence, returned))
-            sequence += header.count
 
     def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
         self._applied[node] = entry.last

@@ -18,10 +18,11 @@ from antiphon.batch import Batch
 from antiphon.bus.messages import BusMessage, Deliver, Entry, EntryKind, Register
 from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.ranges import Ranges
+from antiphon.sim.checkers.commands import commands_of
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.image import Image
 from antiphon.sim.world import World
-from antiphon.wire.commands import Publish, decode_payload, iterate_commands
+from antiphon.wire.commands import Publish
 
 PLAIN = 4
 
@@ -72,12 +73,9 @@ class RulesKept(Checker):
         if entry.last <= self._folded:
             return
         self._folded = entry.last
-        sequence = entry.first
-        for header, body, _ in iterate_commands(payload) if payload is not None else ():
-            wish = decode_payload(header.kind, body)
+        for _, wish, sequence in commands_of(entry, payload):
             if isinstance(wish, Publish):
                 self._note(sequence, wish)
-            sequence += header.count
 
     def _note(self, first: int, wish: Publish) -> None:
         batch = Batch.decode(wish.batch)

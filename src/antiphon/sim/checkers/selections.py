@@ -12,9 +12,10 @@ from __future__ import annotations
 from antiphon.batch import Batch
 from antiphon.bus.messages import BusMessage, Deliver, Entry, Piece, Register
 from antiphon.selectors import Selector, compile_selector
+from antiphon.sim.checkers.commands import commands_of
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.world import World
-from antiphon.wire.commands import Publish, decode_payload, iterate_commands
+from antiphon.wire.commands import Publish
 
 
 class Selections(Checker):
@@ -34,14 +35,11 @@ class Selections(Checker):
         if entry.last <= self._folded:
             return
         self._folded = entry.last
-        sequence = entry.first
-        for header, body, _ in iterate_commands(payload) if payload is not None else ():
-            wish = decode_payload(header.kind, body)
+        for _, wish, sequence in commands_of(entry, payload):
             if isinstance(wish, Publish):
                 batch = Batch.decode(bytes(wish.batch))
                 if batch.has_properties:
                     self._published |= {sequence + row: (batch, row) for row in range(batch.count)}
-            sequence += header.count
 
     def on_sent(self, node: int, message: BusMessage) -> None:
         if isinstance(message, Register):

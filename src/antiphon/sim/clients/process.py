@@ -100,6 +100,29 @@ def draw_selectors(chance: random.Random, habits: ClientHabits, node: NodeHabits
         node.flush_bytes = max(node.flush_bytes, EVALUATING_BYTES)
 
 
+def want_parts(habits: ClientHabits, node: NodeHabits) -> None:
+    """Every message belongs to a part, most consumers want one part, and batches have many messages."""
+    habits.parts_share = 1.0
+    node.flush_bytes = max(node.flush_bytes, EVALUATING_BYTES)
+    habits.batch_rows_max = 20
+    habits.body_bytes_max = 300
+    habits.return_probability = 0.2
+    habits.reopen_probability = 0.1
+
+
+def give_few_ids(chance: random.Random, habits: ClientHabits) -> None:
+    """Every message has one of few ids."""
+    habits.ids_share, habits.ids = 1.0, chance.choice((10, 50))
+
+
+def give_few_keys(chance: random.Random, habits: ClientHabits) -> None:
+    """Every message has one of few keys, and consumers come and go with what they hold."""
+    habits.keys_share, habits.keys = 1.0, chance.choice((2, 5))
+    habits.rules_share = chance.choice((0.0, 0.5))
+    habits.return_probability = habits.reopen_probability = 0.2
+    habits.acknowledge_pause_ns = 20 * MILLISECOND_NS
+
+
 def part_of(body: bytes) -> int:
     """The part to which a message with this body belongs, if it says one."""
     return sum(body) % PARTS

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from antiphon.sim.clients.process import EVALUATING_BYTES, ClientHabits
+from antiphon.sim.clients.process import ClientHabits, give_few_ids, give_few_keys, want_parts
 from antiphon.sim.disk import DiskHabits
 from antiphon.sim.habits import NodeHabits
 from antiphon.sim.network import NetworkHabits
@@ -185,20 +185,15 @@ def _for_delivery_rules(chance: random.Random, profile: Profile) -> None:
 def _for_ids(chance: random.Random, profile: Profile) -> None:
     """Every message has one of few ids, and checkpoints come often."""
     profile.messages = 120
-    profile.clients.ids_share, profile.clients.ids = 1.0, chance.choice((10, 50))
+    give_few_ids(chance, profile.clients)
     profile.node.checkpoint_entries = 10
 
 
 def _for_selectors(chance: random.Random, profile: Profile) -> None:
-    """Every message belongs to a part, most consumers want one part, and batches have many messages."""
+    """Most consumers want one part of the messages, and queues are long."""
     profile.messages = 200
     profile.queues, profile.consumers = 1, 4
-    profile.clients.parts_share = 1.0
-    profile.node.flush_bytes = max(profile.node.flush_bytes, EVALUATING_BYTES)
-    profile.clients.batch_rows_max = 20
-    profile.clients.body_bytes_max = 300
-    profile.clients.return_probability = 0.2
-    profile.clients.reopen_probability = 0.1
+    want_parts(profile.clients, profile.node)
 
 
 def _for_message_groups(chance: random.Random, profile: Profile) -> None:
@@ -206,11 +201,8 @@ def _for_message_groups(chance: random.Random, profile: Profile) -> None:
     profile.messages = 120
     profile.queues, profile.consumers = 1, 3
     profile.moves, profile.client_crashes = 4, 4
-    profile.clients.keys_share, profile.clients.keys = 1.0, chance.choice((2, 5))
-    profile.clients.rules_share = chance.choice((0.0, 0.5))
+    give_few_keys(chance, profile.clients)
     profile.clients.credit_messages = chance.choice((2, 10))
-    profile.clients.return_probability = profile.clients.reopen_probability = 0.2
-    profile.clients.acknowledge_pause_ns = 20 * MILLISECOND_NS
 
 
 PROFILES: dict[str, Callable[[random.Random, Profile], None]] = {
