@@ -412,6 +412,7 @@ class LibraryQueueClient(LibraryClient):
     # Consuming.
 
     def on_arrived(self) -> None:
+        self.looked_in_vain = 0
         self._plan_taking()
 
     def _plan_taking(self) -> None:
@@ -434,7 +435,7 @@ class LibraryQueueClient(LibraryClient):
             self._plan_taking()
 
     def _plan_asking(self) -> None:
-        self.later(self.asking.randrange(self.habits.take_pause_ns), self._ask_later)
+        self.later(self.idle_pause_ns(self.asking, self.habits.take_pause_ns), self._ask_later)
 
     def _ask_later(self) -> None:
         if self._consumer is not None:

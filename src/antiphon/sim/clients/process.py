@@ -138,6 +138,9 @@ def draw_keys(chance: random.Random, habits: ClientHabits) -> None:
     habits.keys = chance.choice((1, 3, 10))
 
 
+IDLE_PAUSE_NS_MAX = 100 * MILLISECOND_NS
+
+
 @dataclass(slots=True)
 class ClientHall:
     """Where clients live."""
@@ -162,6 +165,8 @@ class ClientProcess:
         self.chance: random.Random = hall.world.random(f"workload/{name}")
         # For what not all runs have, so that the others are what they were without it.
         self.asking: random.Random = hall.world.random(f"asking/{name}")
+        # How often the client has looked for messages since one came.
+        self.looked_in_vain = 0
         self.ruling: random.Random = hall.world.random(f"ruling/{name}")
         self.taking: random.Random = hall.world.random(f"taking/{name}")
         self.identifying: random.Random = hall.world.random(f"identifying/{name}")
@@ -176,6 +181,15 @@ class ClientProcess:
         self.address = 0
         self._hall = hall
         self._heard_ns = 0
+
+    def idle_pause_ns(self, chance: random.Random, pause_ns: int) -> int:
+        """How long a client waits before it looks for messages again: longer and longer while none come.
+
+        Without that, a few runs with empty queues would take half of all processor time.
+        """
+        longer_ns = min(pause_ns << min(self.looked_in_vain // 16, 6), IDLE_PAUSE_NS_MAX)
+        self.looked_in_vain += 1
+        return chance.randrange(max(pause_ns, longer_ns))
 
     def ruled(self, bodies: list[bytes], timestamp_ms: int) -> BatchBuilder | None:
         """The same messages with drawn rules, ids, parts and keys; None if they have none."""

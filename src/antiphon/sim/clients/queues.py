@@ -182,6 +182,7 @@ class RudeReader(QueueSession):
         return self._to_acknowledge.numbers()
 
     def on_arrived(self, end: ConsumerEnd, messages: Sequence[Delivered], *, was_empty: bool) -> None:
+        self.client.looked_in_vain = 0
         if was_empty:
             self._plan_taking()
 
@@ -215,7 +216,8 @@ class RudeReader(QueueSession):
             self.end.open()
 
     def _plan_asking(self) -> None:
-        self.later(self.client.asking.randrange(self.habits.take_pause_ns), self._ask)
+        client = self.client
+        self.later(client.idle_pause_ns(client.asking, self.habits.take_pause_ns), self._ask)
 
     def _ask(self) -> None:
         """A consumer without a prefetch asks for the next message when the last is acknowledged."""

@@ -281,7 +281,7 @@ class Trader(LibraryClient):
     # A transfer, step by step.
 
     def _plan(self) -> None:
-        self.later(self.chance.randrange(1, self.manners.pause_ns), self._begin)
+        self.later(1 + self.idle_pause_ns(self.chance, self.manners.pause_ns), self._begin)
 
     def _begin(self) -> None:
         if self._is_busy:
@@ -297,6 +297,7 @@ class Trader(LibraryClient):
             self._plan()
             return
         self._is_busy = True
+        self.looked_in_vain = 0
         self._transfers -= not is_closing
         total = 0
         for consumer in chance.sample(rich, chance.randint(1, len(rich))):
