@@ -17,6 +17,9 @@ PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 SEEDS ?= 500
 FUZZ_SECONDS ?= 60
 
+# Tests and benches start some thousand processes; without this each would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help run demo test quick test-long setup check format generate sim sweep fuzz bench clean
 

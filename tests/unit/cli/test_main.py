@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import antiphon
 from antiphon.cli.main import COMMANDS, build_parser
 
 SERVER_PARTS = ("antiphon.bus", "antiphon.sim", "antiphon.journal", "antiphon.message_manager")
@@ -38,6 +39,25 @@ def test_a_launcher_loads_no_machine() -> None:
         "antiphon.client_manager",
     )
     assert [name for name in loaded if name.startswith(machines)] == []
+
+
+def test_a_node_loads_no_client() -> None:
+    """Four nodes and a launcher on two cores: what each of them loads is waited for twice."""
+    loaded = loaded_by("from antiphon.runtime import cluster_node")
+    assert [name for name in loaded if name.startswith(("antiphon.client.", "antiphon.blocking"))] == []
+
+
+def test_the_client_is_loaded_when_it_is_used() -> None:
+    assert loaded_by("import antiphon") == ["antiphon.errors"]
+    assert "antiphon.client.aio.connection" in loaded_by("import antiphon", "antiphon.connect")
+    assert "antiphon.blocking.face" in loaded_by("import antiphon", "antiphon.blocking.connect")
+
+
+def test_every_public_name_is_there_and_in_the_directory() -> None:
+    missing = [name for name in antiphon.__all__ if not hasattr(antiphon, name)]
+    assert missing == [] and set(antiphon.__all__) <= set(dir(antiphon))
+    with pytest.raises(AttributeError, match="no attribute 'conect'"):
+        antiphon.conect  # type: ignore[attr-defined]  # noqa: B018  # a slip of the pen
 
 
 @pytest.mark.parametrize("command", ["send", "receive", "up", "node"])

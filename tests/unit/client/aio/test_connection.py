@@ -247,10 +247,6 @@ def test_the_version_is_known() -> None:
     assert antiphon.__version__.count(".") == 2
 
 
-def test_every_public_name_exists() -> None:
-    assert [name for name in antiphon.__all__ if not hasattr(antiphon, name)] == []
-
-
 @asynchronous
 async def test_cancelling_connect_leaves_no_socket() -> None:
     async with serving() as server:
