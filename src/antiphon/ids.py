@@ -86,9 +86,14 @@ class IdSource:
         return (self._node << 16 | self._port) << 64 | self._start_s << 32 | self._counter
 
     def next_key(self) -> int:
-        """64 bits that no other life of this node gives, and this one once: start, counter, and the port."""
-        number = self.next()
-        return (number ^ (number >> 64 & 0xFFFF) << 48) & U64_MAX
+        """64 bits that no other life of this node gives; those of a life rise.
+
+        Each port adds a second to the start: no life gives all ids of a port in a second.
+        """
+        self.next()
+        ports = (self._port - self._first_port) & 0xFFFF
+        life = (self._first_port << 16) + self._start_s
+        return (life + ports << 32 | self._counter) & U64_MAX
 
     def _begin_next_port(self) -> None:
         self._port = (self._port + 1) & 0xFFFF
