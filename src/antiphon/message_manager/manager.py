@@ -217,7 +217,7 @@ class MessageManager:
         """Stop being the primary: a former life of this node made the claim."""
         self._channel.primary = None
 
-    def _begin_term(self, claimed_after: int) -> Primary:
+    def _begin_term(self, claimed_after: int, installed_at: int = 0) -> Primary:
         state, settings, now_ns = self.state, self.settings, self._now_ns
         if state.log_time_ms != self._log_clock.told_ms:
             # The log time of a checkpoint that no entry has followed yet.
@@ -235,6 +235,7 @@ class MessageManager:
             absence_ns=settings.registration_wait_ms * _NS_PER_MS,
             locks=state.locks,
             channel=self.channel,
+            installed_at=installed_at,
         )
         proposals = Proposals(
             term=state.term,
@@ -454,7 +455,7 @@ class MessageManager:
         self._mender.forget()
         self._referrers = {}
         self._channel.state = opened
-        self._channel.primary = self._begin_term(given_through) if term_served == opened.term else None
+        self._channel.primary = self._begin_term(given_through, n) if term_served == opened.term else None
         self._range_reads.mended()
 
     def drop_state(self) -> None:

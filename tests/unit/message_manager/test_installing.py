@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.bus.messages import RangeReply
+from antiphon.bus.messages import RangeReply, Registered
 from antiphon.bus.ports import Location
 from antiphon.message_manager.manager import MessageManager
 from tests.browsing import browse, numbered, shown
@@ -204,3 +204,32 @@ def test_a_primary_whose_state_is_replaced_may_have_given_out_all_of_the_former(
     channel.order(client.publish(queue, bodies(3)))
     leader.join(channel, channel.mark(), term, claimed_after)
     assert counts_told(channel, leader, queue) == [1, 1, 0, 0, 0]
+
+
+def streams_told(leader: Newcomer) -> list[tuple[int, int]]:
+    """The names of the streams, and the numbers in them, of the answers to registrations."""
+    answers = [one for one in sent(leader.manager.flush(0, 0)) if isinstance(one, Registered)]
+    return [(answer.stream, answer.number) for answer in answers]
+
+
+def test_a_primary_whose_state_is_replaced_begins_another_stream_to_the_same_client_manager(
+    channel: Channel, client: Client
+) -> None:
+    """A client manager would take the numbers of the stream that it knows for repetitions."""
+    queue = channel.create("orders")
+    term = channel.claim(2)
+    leader = Newcomer()
+    leader.join(channel, channel.mark(), term)
+    channel.manager, backup = leader.manager, channel.manager
+    leader.manager.announced(0, term)
+    channel.register(1, queue)
+    ((before, _),) = streams_told(leader)
+    channel.manager = backup
+    channel.order(client.publish(queue, bodies(2)))
+    n = channel.mark()
+    leader.join(channel, n, term)
+    channel.manager = leader.manager
+    leader.manager.announced(0, term)
+    channel.register(2, queue)
+    assert streams_told(leader) == [(n, 1)]
+    assert n > before

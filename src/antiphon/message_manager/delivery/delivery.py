@@ -169,6 +169,7 @@ class Delivery:
         absence_ns: int = 0,
         locks: Mapping[int, Ranges] = _NO_LOCKS,
         channel: str = "",
+        installed_at: int = 0,
     ) -> None:
         self._term = term
         self._channel = channel
@@ -206,13 +207,12 @@ class Delivery:
         self._skim_all(directory)
         # Consumers whose drain is not answered (DLV8).
         self._draining: dict[ConsumerKey, Consumer] = {}
-        # Log time, as it was told last; and the sources of which messages wait for a time.
+        # Log time, as it was told last; the sources of which messages wait for a time, or are in doubt.
         self._now = LogMoment()
         self._waiting: dict[int, Dispatcher] = {}
-        # Sources with messages in doubt.
         self._in_doubt: dict[int, Dispatcher] = {}
         self._expiries = MessageExpiries(directory)
-        self._streams = DeliveryStreams(term, settings)
+        self._streams = DeliveryStreams(term, settings, installed_at)
         self._gone: dict[ConsumerKey, None] = {}
         self._answers: list[Send] = []
         self._returns: list[SeenReturn] = []

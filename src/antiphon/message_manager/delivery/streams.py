@@ -1,7 +1,8 @@
 """Streams: numbered messages of the primary to each client manager, until they are acknowledged.
 
 STR1  Each client manager has one stream in a term, numbered 1, 2, 3 … The stream is named after the run of
-      the client manager; another run has another stream, which begins with 1 again.
+      the client manager; another run has another stream, which begins with 1 again. So has the same run when
+      the state of the primary is replaced; then the name is the number of that state, a higher one.
 STR2  The content of a number is kept until it is acknowledged; of deliveries only which rows they were.
 STR3  A client manager that acknowledges nothing gets no more deliveries than its window. Only its own
       consumers stop. Answers take no room: they do not wait for it, and clients wait for each of them.
@@ -186,11 +187,13 @@ class DeliveryStreams:
     """The streams of all client managers in one term."""
 
     __slots__ = (
-        *("_beat", "_by_node", "_probe_max_ns", "_probe_min_ns", "_term", "_unknown", "_window_bytes"),
+        *("_beat", "_by_node", "_installed_at", "_probe_max_ns", "_probe_min_ns", "_term", "_unknown"),
+        "_window_bytes",
     )
 
-    def __init__(self, term: int, settings: MessageManagerSettings) -> None:
+    def __init__(self, term: int, settings: MessageManagerSettings, installed_at: int = 0) -> None:
         self._term = term
+        self._installed_at = installed_at
         self._window_bytes = settings.stream_window_bytes
         self._probe_min_ns = settings.stream_probe_ms * _NS_PER_MS
         self._probe_max_ns = settings.stream_probe_ms_max * _NS_PER_MS
@@ -203,6 +206,8 @@ class DeliveryStreams:
         return iter(self._by_node.values())
 
     def begin(self, node: int, run: int) -> Stream:
+        # What was begun before the state was replaced is over, though the term and the run go on (STR1).
+        run = max(run, self._installed_at)
         stream = self._by_node.get(node)
         if stream is None or stream.run < run:
             stream = self._by_node[node] = Stream(node, run, self._window_bytes)
