@@ -656,6 +656,9 @@ class ClientManager:
             self._on_lane_opened(lane, outcomes)
         elif isinstance(ordered.detail, Transaction):
             self._coordination.settled(ordered.detail, ordered, outcomes)
+            channel = ordered.lane.channel
+            floor = self._ordering.confirmed_through[channel]
+            self._requests.ordered_behind(channel, ordered.detail.key.session, floor)
         elif isinstance(ordered.detail, Connection):
             self._client_ids.settled(ordered.detail, ordered.kind, outcomes)
 

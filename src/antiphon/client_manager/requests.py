@@ -19,6 +19,7 @@ What it leaves to others
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from antiphon.bus.effects import PrimaryChanged
@@ -70,6 +71,15 @@ class Requests:
             # The commands of a former generation were confirmed behind those of a later one.
             return
         self._ask(key, message)
+
+    def ordered_behind(self, channel: str, session: int, floor: int) -> None:
+        """A command of the session was applied, perhaps behind the word that its client is gone.
+
+        If this node had been fenced meanwhile, the primary takes the session for one with a client again.
+        """
+        told = self._detached.get((channel, session))
+        if isinstance(told, SessionDetached):
+            self._ask((channel, session), replace(told, floor=floor))
 
     def _ask(self, key: Key, message: Asked) -> None:
         self._forget(key)

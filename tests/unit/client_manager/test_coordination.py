@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from antiphon.bus.messages import InDoubt
-from antiphon.client_manager.effects import SubmitEnvelope
+from antiphon.bus.messages import InDoubt, SessionDetached, SessionDetachedHeard
+from antiphon.client_manager.effects import SendToPrimary, SubmitEnvelope
 from antiphon.errors import SessionClosed
 from antiphon.ranges import Ranges
 from antiphon.wire import frames
@@ -356,6 +356,25 @@ def test_a_commit_goes_on_when_its_client_is_lost(settled: tuple[str, ...]) -> N
     assert [kind for kind in seen if kind in order] == order[len(settled) :]
     assert deal.is_idle()
     assert deal.manager.session_count == 0
+
+
+def test_a_primary_hears_again_that_the_client_is_gone_behind_each_step_of_its_transaction() -> None:
+    """A client manager that was fenced has its session again with the step, and nobody is there."""
+    deal = Deal()
+
+    def told() -> list[SessionDetached]:
+        said = [one.message for one in deal.of_kind(SendToPrimary) if one.channel == HOME]
+        return [message for message in said if isinstance(message, SessionDetached)]
+
+    deal.commit()
+    deal.lose()
+    deal.tell(SessionDetachedHeard(deal.session, 1, 1), channel=HOME)
+    deal.settle(OTHER)
+    assert deal.kinds(HOME) == [CommandKind.TX_DECIDE] and len(told()) == 1
+    deal.settle(HOME)
+    first, again = told()
+    assert (again.session, again.generation) == (deal.session, 1)
+    assert again.floor > first.floor, "the primary is to have applied the decision"
 
 
 def test_a_client_that_comes_back_asks_and_waits_for_what_is_under_way() -> None:
