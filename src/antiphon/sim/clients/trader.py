@@ -292,7 +292,11 @@ class Trader(LibraryClient):
         for consumer in self._consumers.values():
             if not consumer.prefetch_messages and not consumer.buffered:
                 self.ask(consumer)
-        rich = [one for one in self._consumers.values() if one.buffered and self.is_sure(one)]
+        filled = [one for one in self._consumers.values() if one.buffered]
+        if filled:
+            # Whether its messages are still its own the trader knows for a moment only.
+            self.looked_in_vain = 0
+        rich = [one for one in filled if self.is_sure(one)]
         if not rich or not (self._transfers or is_closing):
             self._plan()
             return
