@@ -16,7 +16,7 @@ from antiphon.errors import InvalidName
 NAME_BYTES_MAX: Final = 255
 
 DEAD_QUEUE_NAME: Final = "queue:_DMQ"
-"""The queue of dead messages: every channel has one of its own."""
+"""The queue of dead messages: every channel has a part of it."""
 
 TEMPORARY: Final = "_TEMP"
 """How the names of temporary destinations begin: `queue:_TEMP.a.4711` lives in channel `a`, under id 4711."""
@@ -39,6 +39,11 @@ class DestinationName(NamedTuple):
     def is_temporary(self) -> bool:
         """Does this live with the session that made it? No client can choose such a name."""
         return self.name.startswith(f"{TEMPORARY}.")
+
+    @property
+    def has_parts(self) -> bool:
+        """Has every channel a part of this, without a placement?"""
+        return str(self) == DEAD_QUEUE_NAME
 
     @property
     def can_be_chosen(self) -> bool:

@@ -123,10 +123,6 @@ def test_every_channel_has_its_own_dead_messages(tmp_path: Path) -> None:
             }
             browsed = [one.body async for one in session.browse("queue:_DMQ", channel="b")]
             assert browsed == [b"b"]
-            try:
-                await session.consumer("queue:_DMQ")
-            except antiphon.AntiphonError as error:
-                assert "name one of the channels a, b" in str(error)
             assert await admin.retry() == 2
             message = await session.consumer("queue:in_b").receive(timeout=WAIT_S)
             assert message is not None and message.channel == "b"

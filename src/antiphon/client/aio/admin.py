@@ -261,8 +261,8 @@ class Admin:
             if destination in (None, row["destination"])
         ]
 
-    async def _channels(self) -> list[str]:
-        return list((await self._ask_range("", "channels"))["channels"])
+    async def _channels(self) -> tuple[str, ...]:
+        return await self._link().channels(self._timeout)
 
     async def _order(self, name: str, command: Callable[[int], Order], channel: str = "") -> None:
         """Have a command about a destination ordered; raises DestinationError with the reason if refused."""

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from antiphon import clock
 from antiphon.client.aio.block import Block, Duration, Once, seconds
@@ -56,6 +56,34 @@ class Attached(NamedTuple):
     opened: DestinationOpened
 
 
+class Transit(NamedTuple):
+    """Messages that were taken and that the application gets later: others may get them meanwhile."""
+
+    attached: Attached
+    spans: list[Span]
+
+
+class MessageSource(Protocol):
+    """Where a `Consumer` takes its messages from: an `Intake`, or several as one."""
+
+    destination: str
+    was_closed_here: bool
+
+    @property
+    def error(self) -> AntiphonError | None: ...
+    async def opened(self) -> None: ...
+    async def close(self) -> None: ...
+    def dropped(self) -> None: ...
+    async def take(self, count: int, timeout: Duration | None, *, in_turn: bool = False) -> list[Span]: ...
+    def put_back(self, taken: Sequence[Span]) -> None: ...
+    def given(self, spans: Sequence[Span]) -> None: ...
+    def given_in_turn(self, span: Span) -> None: ...
+    def done_with(self, span: Span) -> None: ...
+    def lend(self) -> Lot | None: ...
+    def recall(self) -> None: ...
+    def finished(self, lot: Lot, place: int) -> None: ...
+
+
 class Consumer(Block):
     """Receives the messages of one destination; `session.consumer` makes them.
 
@@ -66,7 +94,7 @@ class Consumer(Block):
     ...     print(message.body, message.properties)
     """
 
-    def __init__(self, intake: Intake) -> None:
+    def __init__(self, intake: MessageSource) -> None:
         self._intake = intake
 
     @property
@@ -464,8 +492,8 @@ class Intake:
         A loop takes them `in_turn`: each loop is done with its own last message, and with no other's.
         """
         link, session, core, _ = attached = self._opening.result or await self._open_to_take()
-        if core.in_hand and not in_turn:
-            self._gather(core.empty_hand())
+        if not in_turn:
+            self.empty_hand()
         deadline = None if timeout is None else link.loop.time() + seconds(timeout, "timeout")
         taken: list[Span] = []
         wanted, is_late, asker, is_now = count, False, None, deadline is not None and not timeout
@@ -580,6 +608,53 @@ class Intake:
         link.core.asking.look(session, core)
         link.flush_soon()
         self.arrived()
+
+    def empty_hand(self) -> None:
+        """The application asked for another message: it is done with those that loops were given."""
+        attached = self._opening.result
+        if attached is not None and attached.core.in_hand:
+            self._gather(attached.core.empty_hand())
+
+    # -- taken as a part of several --------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._opening.result is not None
+
+    @property
+    def buffered(self) -> int:
+        attached = self._opening.result
+        return 0 if attached is None else attached.core.buffered
+
+    def carry(self, taken: list[Span], transit: Transit | None) -> Transit:
+        """Keep what was just taken for the application, behind what was taken before."""
+        attached = self._attached
+        if transit is not None and transit.attached is attached:
+            transit.spans.extend(taken)
+            return transit
+        # If the consumer began anew, what was taken before comes again.
+        attached.core.in_transit.append(taken)
+        return Transit(attached, taken)
+
+    def hand_over(self, transit: Transit) -> list[Span]:
+        """The messages, if they are still the consumer's and may be given now; else they go back."""
+        attached = transit.attached
+        is_hindered = self._scope.hindrance is not None or attached.link.is_stopped
+        if is_hindered or attached is not self._opening.result or not self._is_sure(attached):
+            self.turn_back(transit)
+            return []
+        self._end_transit(transit)
+        return transit.spans
+
+    def turn_back(self, transit: Transit) -> None:
+        """The application does not get these now."""
+        self._end_transit(transit)
+        if transit.attached is self._opening.result:
+            self.put_back(transit.spans)
+
+    def _end_transit(self, transit: Transit) -> None:
+        core = transit.attached.core
+        core.in_transit = [one for one in core.in_transit if one is not transit.spans]
 
     async def _with(self, taken: list[Span], core: ConsumerCore, waiting: Coroutine[Any, Any, bool]) -> bool:
         """Wait for this; messages that others get meanwhile are removed from `taken`."""

@@ -9,6 +9,7 @@ other socket could help, the link is over.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import random
@@ -48,7 +49,15 @@ from antiphon.errors import (
 )
 from antiphon.wire.buffer import FrameBuffer
 from antiphon.wire.commands import ConfirmItem
-from antiphon.wire.frames import CONFIRM, ClientFrame, Goodbye, Welcome, decode_server_frame, encode_frame
+from antiphon.wire.frames import (
+    CONFIRM,
+    ClientFrame,
+    Goodbye,
+    RangeTold,
+    Welcome,
+    decode_server_frame,
+    encode_frame,
+)
 from antiphon.wire.primitives import Buffer
 
 ATTEMPT_S = 3.0
@@ -474,6 +483,12 @@ class ClientLink:
             f"there has been no connection for {self.away_s:.1f} s, and it is still looked for. "
             f"{self._route.reasons}"
         )
+
+    async def channels(self, timeout: float | None) -> tuple[str, ...]:
+        """The names of the system's channels."""
+        request = self.core.ask_range("", {"question": "channels"}, 0, 0)
+        told = json.loads((await self.call(request, RangeTold, timeout)).answer)
+        return tuple(told["channels"])
 
     def check(self) -> None:
         """Raise NotConnected if the connection is over. A lost one that is looked for is not."""

@@ -10,6 +10,7 @@ from antiphon.batch.bodies import Sendable
 from antiphon.batch.layout import PRIORITY_DEFAULT
 from antiphon.client.aio.block import Block, Duration, Once, timeout_s
 from antiphon.client.aio.consumer import Consumer, Intake
+from antiphon.client.aio.merging import MergedIntake, browse_merged
 from antiphon.client.aio.producer import Producer
 from antiphon.client.aio.ranges import browse
 from antiphon.client.aio.requesting import KeptProducers, Requester
@@ -108,7 +109,8 @@ class Session(Block):
         while a consumer has it. A text that is no selector raises InvalidSelector, which shows the place.
 
         A destination that does not exist is made, unless `create` is False: then DestinationError. Every
-        channel has a queue of dead messages of its own, "queue:_DMQ": `channel` names one of them.
+        channel has a part of the queue of dead messages, "queue:_DMQ": they are consumed as one, or the part
+        of one `channel`. A message's `channel` says where it is from.
 
         A consumer that is dropped without being closed gives back the messages it has not handed out, after a
         moment. A call for the same consumer in that moment goes on where it was, so that calls like
@@ -121,12 +123,19 @@ class Session(Block):
         >>> urgent = session.consumer("queue:orders", selector="region = 'EU' AND JMSPriority >= 7")
         """
         text = compile_selector(selector).text
-        wish = SubscriptionWish(parse_destination(destination), durable, shared, start, text, no_local)
-        intake = Intake(self._scope, destination, prefetch, wish, create=create, channel=channel)
-        for dropped in list(self._scope.dropped):
-            if isinstance(dropped, Intake) and dropped.options == intake.options and dropped.error is None:
-                return Consumer(dropped.taken_over())
-        return Consumer(intake)
+        name = parse_destination(destination)
+        wish = SubscriptionWish(name, durable, shared, start, text, no_local)
+
+        def intake(channel: str) -> Intake:
+            made = Intake(self._scope, destination, prefetch, wish, create=create, channel=channel)
+            for dropped in list(self._scope.dropped):
+                if isinstance(dropped, Intake) and dropped.options == made.options and dropped.error is None:
+                    return dropped.taken_over()
+            return made
+
+        if name.has_parts and not channel:
+            return Consumer(MergedIntake(self._scope, destination, intake))
+        return Consumer(intake(channel))
 
     def browse(
         self, destination: str, *, selector: str | None = None, create: bool = True, channel: str = ""
@@ -136,14 +145,16 @@ class Session(Block):
         They come in their order, also those that consumers have. Messages acknowledged meanwhile are left
         out, messages sent meanwhile come at the end. With a `selector` only those that match come; the client
         chooses them, so that all of them travel. A destination that does not exist is made, unless
-        `create` is False: then DestinationError. `channel` names the channel whose dead messages are to be
-        seen ("queue:_DMQ"), if there are several.
+        `create` is False: then DestinationError. Of dead messages ("queue:_DMQ") `channel` names the channel
+        whose are to be seen; without it those of one channel come after those of another.
 
         >>> async for message in session.browse("queue:orders"):
         ...     print(message.sequence, message.body)
         """
-        parse_destination(destination)
-        return browse(self._scope, destination, compile_selector(selector), create=create, channel=channel)
+        matches = compile_selector(selector)
+        if parse_destination(destination).has_parts and not channel:
+            return browse_merged(self._scope, destination, matches, create=create)
+        return browse(self._scope, destination, matches, create=create, channel=channel)
 
     async def temporary_queue(self) -> str:
         """Make a queue that lives with this session; returns its name, such as "queue:_TEMP.a.4711".

@@ -1,0 +1,302 @@
+"""MergedIntake: one consumer of a queue of the system, which has a part in every channel.
+
+MRG1  The messages of a part come in their order; parts with messages take turns.
+MRG2  A message that was taken and not given to the application goes back to its part.
+MRG3  A channel that is away holds up no other: its part joins when the channel is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from antiphon.client.aio.block import Duration, Once, seconds
+from antiphon.client.aio.consumer import Intake, Transit
+from antiphon.client.aio.lots import Lot
+from antiphon.client.aio.ranges import browse
+from antiphon.client.aio.scope import SessionScope
+from antiphon.client.core.consumer import Span
+from antiphon.errors import AntiphonError, ConsumerClosed, DestinationError, DestinationUnavailable, Timeout
+from antiphon.message import Message
+from antiphon.selectors import Selector
+
+PAUSE_SECONDS: Final = 0.5
+"""After so long a channel that was away is asked again."""
+
+LATE_SECONDS: Final = 1.0
+"""For so long channels that have not answered yet hold up those that are there."""
+
+Parts = dict[str, Intake]
+"""The intakes of the parts, by channel."""
+
+
+class MergedIntake:
+    """Takes messages from the intakes of all parts; a `Consumer` calls it like an `Intake`."""
+
+    def __init__(self, scope: SessionScope, destination: str, make_part: Callable[[str], Intake]) -> None:
+        self.destination = destination
+        self.was_closed_here = False
+        self._scope = scope
+        self._make_part = make_part
+        self._opening = Once(self._open)
+        self._closing = Once(self._close)
+        self._error: AntiphonError | None = None
+        self._turns = 0
+
+    @property
+    def error(self) -> AntiphonError | None:
+        """Why there will be no more messages."""
+        ends = (part.error for part in self._parts if part.error is not None)
+        return self._error or next(ends, None)
+
+    @property
+    def _parts(self) -> Iterable[Intake]:
+        return (self._opening.result or {}).values()
+
+    # -- opening and closing ---------------------------------------------------
+
+    async def opened(self) -> None:
+        await self._open_parts()
+
+    async def _open_parts(self) -> Parts:
+        parts = self._opening.result or await self._opening.get()
+        if (error := self.error) is not None:
+            raise error
+        return parts
+
+    async def _open(self) -> Parts:
+        """Open all parts, or those that are there: others are opened when messages are taken (MRG3)."""
+        await self._scope.core()
+        channels = await self._scope.link.channels(self._scope.timeout)
+        parts = {channel: self._make_part(channel) for channel in channels}
+        told = await self._told(parts)
+        kept = {
+            channel: parts[channel] for channel, error in told.items() if error is None or _is_away(error)
+        }
+        errors = [error for error in told.values() if error is not None]
+        fatal = [error for error in errors if not isinstance(error, DestinationError) and not _is_away(error)]
+        if fatal or len(errors) == len(parts):
+            for part in kept.values():
+                self._scope.leave(part.close())
+            raise (fatal or errors)[0]
+        return kept
+
+    async def _told(self, parts: Parts) -> dict[str, BaseException | None]:
+        """What came of opening each part. When one is open, the others are waited for a moment only."""
+        tasks = {channel: asyncio.ensure_future(part.opened()) for channel, part in parts.items()}
+        done, late = await asyncio.wait(tasks.values(), timeout=LATE_SECONDS)
+        if late and all(task.exception() for task in done):
+            _, late = await asyncio.wait(late, return_when=asyncio.FIRST_COMPLETED)
+        for task in late:
+            task.cancel()  # the part goes on opening
+        return {
+            channel: Timeout(f"channel {channel} has not answered") if task in late else task.exception()
+            for channel, task in tasks.items()
+        }
+
+    async def close(self) -> None:
+        """Give back its messages, and wait until its acknowledgements are confirmed."""
+        await self._closing.get()
+
+    async def _close(self) -> None:
+        self.was_closed_here = self.error is None
+        self._error = self.error or ConsumerClosed("the consumer is closed")
+        if self._opening.has_begun:
+            with suppress(AntiphonError):
+                await self._opening.get()
+        await asyncio.gather(*(part.close() for part in self._parts))
+
+    def dropped(self) -> None:
+        """The application dropped the consumer: garbage collection may run in any thread, at any moment."""
+        for part in self._parts:
+            part.dropped()
+
+    # -- taking ----------------------------------------------------------------
+
+    async def take(self, count: int, timeout: Duration | None, *, in_turn: bool = False) -> list[Span]:
+        """Up to `count` messages of all parts, not yet given to the application; see `Intake.take`."""
+        parts = list((await self._open_parts()).values())
+        if len(parts) == 1:
+            return await parts[0].take(count, timeout, in_turn=in_turn)
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + seconds(timeout, "timeout")
+        taking = _Taking(count, in_turn)
+        is_asked = False
+        if not in_turn:
+            for part in parts:
+                part.empty_hand()
+        try:
+            while True:
+                await self._open_parts()  # raises the error if a part has ended
+                self._turns += 1
+                first = self._turns % len(parts)
+                turns = parts[first:] + parts[:first]
+                for part in turns:
+                    if part.buffered:
+                        await taking.from_part(part, 0)
+                if timeout == 0:
+                    for part in turns if not taking.rows else ():
+                        await taking.from_part(part, 0)
+                is_late = deadline is not None and loop.time() >= deadline
+                if is_late or not taking.missing:
+                    had_any = taking.rows > 0
+                    given = taking.give()
+                    if given or (is_late and (is_asked or not had_any)):
+                        return given
+                    # The messages may be those of others by now: their parts ask, and they are taken again.
+                    is_asked = is_late
+                    continue
+                await self._next_of_any(parts, taking, deadline)
+        except BaseException:
+            taking.undo()
+            raise
+
+    async def _next_of_any(self, parts: Sequence[Intake], taking: _Taking, deadline: float | None) -> None:
+        """Wait until a part has given a message, or nothing comes by the deadline."""
+        tasks = [asyncio.ensure_future(self._next_of(part, taking, deadline)) for part in parts]
+        pending = set(tasks)
+        before = taking.rows
+        try:
+            while pending and taking.rows == before:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                if any(task.exception() is not None for task in done):
+                    break
+        finally:
+            for task in pending:
+                task.cancel()
+            if pending:
+                # A message that comes in the moment of the cancellation is taken or goes back to its part.
+                await asyncio.wait(pending)
+        failed = [task.exception() for task in tasks if not task.cancelled()]
+        for error in failed:
+            if error is not None and taking.rows == before:
+                raise error
+
+    async def _next_of(self, part: Intake, taking: _Taking, deadline: float | None) -> None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await _until_open(part)
+        except TimeoutError:
+            return
+        left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+        if left != 0:
+            await taking.from_part(part, left, at_most=1)
+
+    # -- taken -----------------------------------------------------------------
+
+    def put_back(self, taken: Sequence[Span]) -> None:
+        for part, spans in self._by_part(taken):
+            part.put_back(spans)
+
+    def given(self, spans: Sequence[Span]) -> None:
+        """The application has these now. In an auto session they are acknowledged by that."""
+        for part, own in self._by_part(spans):
+            part.given(own)
+
+    def given_in_turn(self, span: Span) -> None:
+        """The application has this message now, and will ask for the next, see `done_with`."""
+        self._part_of(span).given_in_turn(span)
+
+    def done_with(self, span: Span) -> None:
+        """The application asked for the next message: this one is acknowledged, unless it was."""
+        self._part_of(span).done_with(span)
+
+    def _part_of(self, span: Span) -> Intake:
+        parts = self._opening.result
+        assert parts is not None, "a message came before the consumer was open"
+        return parts[span.delivery.channel]
+
+    def _by_part(self, spans: Sequence[Span]) -> Iterable[tuple[Intake, list[Span]]]:
+        sorted_out: dict[Intake, list[Span]] = {}
+        for span in spans:
+            sorted_out.setdefault(self._part_of(span), []).append(span)
+        return sorted_out.items()
+
+    # -- lending ---------------------------------------------------------------
+
+    def lend(self) -> Lot | None:
+        """See `Intake.lend`. Messages of several parts are not lent."""
+        parts = list(self._parts)
+        return parts[0].lend() if len(parts) == 1 else None
+
+    def recall(self) -> None:
+        for part in self._parts:
+            part.recall()
+
+    def finished(self, lot: Lot, place: int) -> None:
+        for part in self._parts:
+            part.finished(lot, place)
+
+
+class _Taking:
+    """Messages on their way from the parts to the application (MRG2)."""
+
+    def __init__(self, count: int, in_turn: bool) -> None:
+        self._count = count
+        self._in_turn = in_turn
+        self._transits: dict[Intake, Transit] = {}
+
+    @property
+    def rows(self) -> int:
+        # Counted anew: messages that others get meanwhile are gone from the transits.
+        return sum([span.stop - span.start for one in self._transits.values() for span in one.spans])
+
+    @property
+    def missing(self) -> int:
+        return max(0, self._count - self.rows)
+
+    async def from_part(self, part: Intake, timeout: float | None, at_most: int | None = None) -> None:
+        wanted = self.missing if at_most is None else min(at_most, self.missing)
+        if not wanted:
+            return
+        spans = await part.take(wanted, timeout, in_turn=self._in_turn)
+        if not self.missing:
+            # Another part was quicker.
+            part.put_back(spans)
+        elif spans:
+            transit = self._transits.get(part)
+            self._transits[part] = part.carry(spans, transit)
+
+    def give(self) -> list[Span]:
+        """Those that are still the consumer's; the others are back in their parts, or gone."""
+        transits, self._transits = self._transits, {}
+        return [span for part, transit in transits.items() for span in part.hand_over(transit)]
+
+    def undo(self) -> None:
+        transits, self._transits = self._transits, {}
+        for part, transit in transits.items():
+            part.turn_back(transit)
+
+
+def _is_away(error: BaseException) -> bool:
+    return isinstance(error, DestinationUnavailable | Timeout)
+
+
+async def _until_open(part: Intake) -> None:
+    while not part.is_open:
+        try:
+            await part.opened()
+        except AntiphonError as error:
+            if not _is_away(error):
+                raise
+            await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def browse_merged(
+    scope: SessionScope, destination: str, selector: Selector, *, create: bool
+) -> AsyncIterator[Message]:
+    """The messages of all parts, channel after channel; DestinationError if there is no part."""
+    channels = await scope.link.channels(scope.timeout)
+    missing: list[DestinationError] = []
+    for channel in channels:
+        try:
+            async for message in browse(scope, destination, selector, create=create, channel=channel):
+                yield message
+        except DestinationUnavailable:
+            raise
+        except DestinationError as error:
+            missing.append(error)
+    if len(missing) == len(channels):
+        raise missing[0]
