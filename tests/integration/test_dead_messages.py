@@ -232,6 +232,24 @@ async def test_a_message_that_came_back_waits_for_its_delay(server: Server) -> N
 
 
 @in_a_loop
+async def test_a_message_that_is_rolled_back_waits_for_its_delay(server: Server) -> None:
+    async with opened(server) as (session, admin):
+        await admin.create("queue:again", redelivery_delay=0.4)
+        await session.producer("queue:again").send(b"1")
+    async with (
+        antiphon.connect(server.url) as connection,
+        connection.session(transacted=True) as transacted,
+        transacted.consumer("queue:again") as consumer,
+    ):
+        assert await consumer.receive(timeout=WAIT_S) is not None
+        for wait_s in (0.4, 0.8):
+            began = time.monotonic()
+            await transacted.rollback()
+            assert await consumer.receive(timeout=WAIT_S) is not None
+            assert time.monotonic() - began > wait_s - 0.05
+
+
+@in_a_loop
 async def test_expired_messages_go_to_the_dead_queue_if_that_is_wanted(server: Server) -> None:
     async with opened(server) as (session, admin):
         await admin.create("queue:perishable", dead_to="_DMQ+expired")

@@ -610,10 +610,7 @@ class Delivery:
         dispatcher = self._dispatchers.get(source)
         if dispatcher is not None:
             dispatcher.dropped(numbers, gone)
-            if dispatcher.is_idle:
-                self._let_go(dispatcher)
-            else:
-                self._stir(dispatcher)
+            self._keep_or_let_go(dispatcher)
 
     def returned(self, source: int, numbers: Ranges, session: int, *, is_counted: bool = False) -> None:
         dispatcher = self._dispatchers.get(source)
@@ -728,13 +725,16 @@ class Delivery:
             )
         self._expiries.moved(dispatcher.source.destination)
         self._note_dying(dispatcher)
-        if dispatcher.is_idle:
-            # A source without consumers costs nothing per message, unless it has a selector.
-            self._let_go(dispatcher)
-            if isinstance(dispatcher.source, Subscription):
-                self.skim(dispatcher.source, consumer.view.reached if consumer.view else 0)
-        else:
+        self._keep_or_let_go(dispatcher, consumer.view.reached if consumer.view else 0)
+
+    def _keep_or_let_go(self, dispatcher: Dispatcher, reached: int = 0) -> None:
+        """A source without consumers costs nothing per message, unless it has a selector."""
+        if not dispatcher.is_idle:
             self._stir(dispatcher)
+            return
+        self._let_go(dispatcher)
+        if isinstance(dispatcher.source, Subscription):
+            self.skim(dispatcher.source, reached)
 
     def _part(self, consumer: Consumer) -> None:
         """The message groups of a consumer that was closed go to other sessions."""
@@ -796,9 +796,10 @@ class Delivery:
             wakes_at_ms = dispatcher.ready.wakes_at_ms
             if wakes_at_ms is None:
                 del self._waiting[source]
+                self._keep_or_let_go(dispatcher)
             elif wakes_at_ms <= now_ms:
                 dispatcher.wake()
-                self._stir(dispatcher)
+                self._keep_or_let_go(dispatcher)
         for destination, numbers in self._expiries.pass_time(now_ms).items():
             for dispatcher in self._dispatchers_of(destination):
                 dispatcher.expire(numbers)

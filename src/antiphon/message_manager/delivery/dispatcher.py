@@ -177,6 +177,8 @@ class Dispatcher:
             or self.unreadable
             or self.in_doubt
             or self.dropping
+            # Since when a message waits that came back, only this dispatcher knows (DSP10).
+            or (self.ready.waiting and self.source.returns.delay_ms)
         )
 
     @property

@@ -195,6 +195,53 @@ def test_a_new_primary_keeps_to_the_delay(channel: Channel, client: Client, queu
     assert numbers_to(channel.flush(), 1) == [first]
 
 
+# -- redelivery delay ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("peeks", [False, True])
+def test_a_message_that_came_back_waits_though_no_consumer_is_there_meanwhile(
+    channel: Channel, client: Client, peeks: bool
+) -> None:
+    """A rollback gives a message back, and then begins its consumer anew."""
+    queue = channel.create("orders", settings='{"redelivery_delay":2}')
+    channel.pass_time(0)
+    first = channel.order(client.publish_rows(queue, {}))
+    channel.register(1, queue)
+    assert numbers_to(channel.flush(), 1) == [first]
+    channel.order(client.give_back(queue, (first, first + 1)))
+    channel.flush()
+    channel.unregister(1, 1)
+    if peeks:
+        channel.register(2, queue)
+        assert numbers_to(channel.flush(), 2) == []
+        channel.unregister(2, 0)
+    channel.register(3, queue)
+    wait(channel, 1_999)
+    assert numbers_to(channel.flush(), 3) == []
+    wait(channel, 1)
+    assert numbers_to(channel.flush(), 3) == [first]
+
+
+def test_what_waits_is_forgotten_when_its_time_has_come_and_nobody_is_there(
+    channel: Channel, client: Client
+) -> None:
+    queue = channel.create("orders", settings='{"redelivery_delay":2}')
+    channel.pass_time(0)
+    first = channel.order(client.publish_rows(queue, {}))
+    channel.register(1, queue)
+    channel.flush()
+    channel.order(client.give_back(queue, (first, first + 1)))
+    channel.unregister(1, 1)
+    channel.flush()
+    assert dispatcher_of(channel, queue).ready.waiting.count == 1
+    wait(channel, 2_000)
+    channel.flush()
+    assert channel.manager.primary is not None
+    assert channel.manager.primary.delivery.dispatcher(queue) is None
+    channel.register(2, queue)
+    assert numbers_to(channel.flush(), 2) == [first]
+
+
 # -- expiry --------------------------------------------------------------------------------------
 
 
