@@ -316,6 +316,15 @@ class Ranges:
             starts[0] = max(starts[0], start)
         return Ranges._of(starts, stops)
 
+    def parts(self, most: int) -> list[Ranges]:
+        """All of these in their order, at most so many ranges in each part."""
+        if len(self._starts) <= most:
+            return [self] if self._starts else []
+        return [
+            Ranges._of(self._starts[at : at + most], self._stops[at : at + most])
+            for at in range(0, len(self._starts), most)
+        ]
+
     # -- bytes -----------------------------------------------------------------
 
     def encode(self) -> bytes:

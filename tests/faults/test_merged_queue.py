@@ -99,7 +99,7 @@ def test_channels_with_messages_take_turns(cluster: ClusterProcess) -> None:
         async with opened(cluster) as session:
             consumer = await session.consumer(DEAD)
             seen = [await consumer.receive(timeout=WAIT_S) for _ in range(150)]
-            # What had come when the other channel's first messages arrived, is taken without waiting for them.
+            # A channel whose first messages arrive a little later waits while those of the other are taken.
             found = [message.channel for message in seen if message is not None]
             assert min(found.count("a"), found.count("b")) >= 50
             assert len(await consumer.receive_many(250, timeout=WAIT_S)) == 250

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from antiphon.client.core.consumer import PREFETCH_MESSAGES, ConsumerCore, Span
@@ -313,7 +313,7 @@ class SessionCore:
 
     def return_unseen(self, consumer: ConsumerCore, numbers: Ranges) -> None:
         """Return messages that the application has not seen, uncounted."""
-        for part in _parts(numbers):
+        for part in numbers.parts(RANGES_MAX):
             returned = Return(
                 destination=consumer.destination,
                 subscription=consumer.subscription,
@@ -351,7 +351,7 @@ class SessionCore:
     ) -> list[Acknowledgement]:
         sent = []
         outbox = self.outbox(consumer.channel)
-        for part in _parts(numbers):
+        for part in numbers.parts(RANGES_MAX):
             tag = Acknowledgement(consumer, part, is_gathered=is_gathered)
             self._last_sent[consumer.consumer] = tag
             outbox.acknowledge(
@@ -445,7 +445,7 @@ class SessionCore:
                 ),
             )
             for consumer, numbers in taken
-            for part in _parts(numbers.intersection(consumer.unconfirmed))
+            for part in numbers.intersection(consumer.unconfirmed).parts(RANGES_MAX)
         ]
 
     def owes_word(self) -> bool:
@@ -468,13 +468,3 @@ class SessionCore:
 
 def _refused(sequence: int) -> AcknowledgeRefused:
     return AcknowledgeRefused(f"message {sequence} was given to another consumer meanwhile")
-
-
-def _parts(numbers: Ranges) -> Iterator[Ranges]:
-    if len(numbers) <= RANGES_MAX:
-        if numbers:
-            yield numbers
-        return
-    pairs = list(numbers)
-    for start in range(0, len(pairs), RANGES_MAX):
-        yield Ranges(pairs[start : start + RANGES_MAX])

@@ -49,7 +49,7 @@ from antiphon.errors import ConsumerClosed, InvalidSelector, SessionClosed, Subs
 from antiphon.message_manager.delivery.absences import Absences
 from antiphon.message_manager.delivery.consumers import Consumer, ConsumerKey
 from antiphon.message_manager.delivery.dispatcher import Dispatcher
-from antiphon.message_manager.delivery.expiries import MessageExpiries
+from antiphon.message_manager.delivery.expiries import RANGES_AT_ONCE, MessageExpiries
 from antiphon.message_manager.delivery.ready import LogMoment
 from antiphon.message_manager.delivery.repeats import Repeats
 from antiphon.message_manager.delivery.rounds import Round
@@ -380,9 +380,9 @@ class Delivery:
         ):
             self._drop(consumer, None)
             consumer = None
+        self._skim_no_more(source)
         dispatcher = self._dispatchers.get(source.id)
         if dispatcher is None:
-            self._skim_no_more(source)
             dispatcher = self._dispatchers[source.id] = Dispatcher(
                 source,
                 self._reader,
@@ -580,7 +580,7 @@ class Delivery:
             for subscription in topic.subscriptions.values():
                 self.skim(subscription)
 
-    def skim(self, subscription: Subscription, reached: int = 0) -> None:
+    def skim(self, subscription: Subscription) -> None:
         """Evaluate the selector of a subscription that has no consumer, if it has one (DLV12)."""
         if not subscription.selector:
             return
@@ -589,7 +589,7 @@ class Delivery:
         except InvalidSelector:
             # The client manager let pass what this version cannot read: a consumer is told.
             return
-        skimmer = Skimmer(subscription, selector, self._channel, reached)
+        skimmer = Skimmer(subscription, selector, self._channel)
         self._skimmers.setdefault(subscription.destination, {})[subscription.id] = skimmer
         self._skimming[subscription.id] = skimmer
 
@@ -616,7 +616,7 @@ class Delivery:
         dispatcher = self._dispatchers.get(source)
         if dispatcher is not None:
             dispatcher.returned(numbers, self._holders(source, session), is_counted=is_counted)
-            self._stir(dispatcher)
+            self._keep_or_let_go(dispatcher)
 
     def let_go(self, source: int, numbers: Ranges, session: int) -> None:
         """Take messages from a session's consumers that it acknowledged, and that are locked.
@@ -719,22 +719,25 @@ class Delivery:
         self._forget(consumer)
         dispatcher = self._dispatchers[consumer.source]
         seen = dispatcher.detach(consumer, seen_through, is_kept=is_kept)
-        if seen:
-            self._returns.append(
-                SeenReturn(destination=consumer.destination, subscription=consumer.subscription, numbers=seen)
-            )
+        self._returns += [
+            SeenReturn(destination=consumer.destination, subscription=consumer.subscription, numbers=part)
+            for part in seen.parts(RANGES_AT_ONCE)
+        ]
         self._expiries.moved(dispatcher.source.destination)
         self._note_dying(dispatcher)
-        self._keep_or_let_go(dispatcher, consumer.view.reached if consumer.view else 0)
+        self._keep_or_let_go(dispatcher)
 
-    def _keep_or_let_go(self, dispatcher: Dispatcher, reached: int = 0) -> None:
-        """A source without consumers costs nothing per message, unless it has a selector."""
-        if not dispatcher.is_idle:
+    def _keep_or_let_go(self, dispatcher: Dispatcher) -> None:
+        """A source without consumers costs nothing per message, unless it has a selector (DLV12)."""
+        if dispatcher.is_idle:
+            self._let_go(dispatcher)
+        else:
             self._stir(dispatcher)
+        source = dispatcher.source
+        if dispatcher.consumers or not isinstance(source, Subscription) or not source.selector:
             return
-        self._let_go(dispatcher)
-        if isinstance(dispatcher.source, Subscription):
-            self.skim(dispatcher.source, reached)
+        if self._directory.subscription(source.id) is source and self._skimmer(source.id) is None:
+            self.skim(source)
 
     def _part(self, consumer: Consumer) -> None:
         """The message groups of a consumer that was closed go to other sessions."""
@@ -844,12 +847,10 @@ class Delivery:
         for dispatcher in dispatchers.values():
             source, numbers = dispatcher.source, dispatcher.drop()
             subscription = 0 if source.id == source.destination else source.id
-            if numbers:
-                found.append(
-                    DoubtfulNumbers(
-                        destination=source.destination, subscription=subscription, numbers=numbers
-                    )
-                )
+            found += [
+                DoubtfulNumbers(destination=source.destination, subscription=subscription, numbers=part)
+                for part in numbers.parts(RANGES_AT_ONCE)
+            ]
         return found
 
     def _sources_of(self, destination: int) -> Iterable[int]:

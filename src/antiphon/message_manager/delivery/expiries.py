@@ -20,7 +20,7 @@ _SPARE: Final = 1_024
 """Entries of messages that are gone, which are kept beyond as many as there were entries."""
 
 RANGES_AT_ONCE: Final = 4_096
-"""Ranges in one proposal; more take several."""
+"""Ranges in one proposal; more take several: the bus takes no envelope of any size."""
 
 
 class MessageExpiries:
@@ -113,12 +113,7 @@ class MessageExpiries:
     def propose(self, destination: int, numbers: Ranges) -> list[Ranges]:
         """Note that the end of these is being ordered; returns them in parts for a proposal each (EXP3)."""
         self.leaving(destination).add_all(numbers)
-        parts = []
-        while numbers:
-            part = numbers.take_ranges(0, RANGES_AT_ONCE)
-            numbers = numbers.difference(part)
-            parts.append(part)
-        return parts
+        return numbers.parts(RANGES_AT_ONCE)
 
     def applied(self, destination: int, numbers: Ranges) -> None:
         """Note that the log has ended these, but for locked ones, which come back when they are unlocked."""

@@ -144,12 +144,12 @@ class Skimmer:
 
     __slots__ = ("_channel", "_reached", "_selector", "is_held_up", "skips", "source")
 
-    def __init__(self, source: Source, selector: Selector, channel: str, reached: int = 0) -> None:
+    def __init__(self, source: Source, selector: Selector, channel: str) -> None:
         self.source = source
         self._selector = selector
         self._channel = channel
         # How far the messages are evaluated.
-        self._reached = reached
+        self._reached = 0
         self.skips = Skips()
         # The next message lies in a record that is being mended.
         self.is_held_up = False
@@ -220,11 +220,6 @@ class View:
         self._scanned: dict[int, int] = {}
         self._again = Ranges()
         self._skips = skips
-
-    @property
-    def reached(self) -> int:
-        """How far the messages of the usual priority are evaluated."""
-        return self._scanned.get(PRIORITY_DEFAULT, 0)
 
     @property
     def matched_count(self) -> int:

@@ -6,10 +6,17 @@ from typing import Any
 
 import pytest
 
-from antiphon.message_manager.delivery import dispatcher
+from antiphon.message_manager.delivery import delivery, dispatcher
 from antiphon.message_manager.delivery.dispatcher import Dispatcher
 from antiphon.ranges import Ranges
-from antiphon.wire.commands import CommandKind, DropMessages, ExpireMessages, OutcomeCode, read_command
+from antiphon.wire.commands import (
+    CommandKind,
+    DropMessages,
+    ExpireMessages,
+    OutcomeCode,
+    Return,
+    read_command,
+)
 from tests.unit.message_manager.channel import Channel, Client, numbers_to, of_node, proposals
 
 
@@ -511,3 +518,46 @@ def test_only_non_persistent_messages_are_dropped(channel: Channel, client: Clie
     )
     assert channel.outcome(of_node(wish)) is None
     assert row_of(channel, "queue:orders")["messages"] == 1
+
+
+# -- how much a proposal has -----------------------------------------------------------------------
+
+
+def ranges_in(channel: Channel, kind: CommandKind) -> list[int]:
+    """Of each proposed command of this kind, how many ranges it has."""
+    found = []
+    for proposal in proposals(channel.flush()):
+        header, payload = read_command(proposal.command)[:2]
+        if header.kind == kind:
+            read = DropMessages if kind == CommandKind.DROP else Return
+            found.append(len(read.decode(payload).ranges))
+        channel.order(proposal.command)
+    return found
+
+
+def test_messages_in_doubt_are_dropped_in_parts_of_a_bounded_size(
+    channel: Channel, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bus takes no envelope of any size, and its producer would send the command for ever."""
+    monkeypatch.setattr(delivery, "RANGES_AT_ONCE", 4)
+    queue = channel.create("orders")
+    first = channel.order(client.publish_rows(queue, *[{"persistent": n % 2 == 0} for n in range(20)]))
+    channel.claim(1)
+    channel.register(1, queue)
+    assert ranges_in(channel, CommandKind.DROP) == [4, 4, 2]
+    store = channel.manager.state.directory.get(queue)
+    assert store is not None and list(store.live.numbers()) == list(range(first, first + 20, 2))
+
+
+def test_messages_of_a_consumer_that_left_come_back_in_parts_of_a_bounded_size(
+    channel: Channel, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "RANGES_AT_ONCE", 4)
+    queue = channel.create("orders")
+    first = channel.order(client.publish_rows(queue, *[{"properties": {"n": n % 2}} for n in range(20)]))
+    channel.register(1, queue, selector="n = 1")
+    assert len(numbers_to(channel.flush(), 1)) == 10
+    channel.unregister(1, 10)
+    assert ranges_in(channel, CommandKind.RETURN) == [4, 4, 2]
+    channel.register(2, queue)
+    assert numbers_to(channel.flush(), 2) == list(range(first, first + 20))

@@ -521,3 +521,47 @@ def test_a_long_backlog_is_evaluated_in_several_steps() -> None:
         steps += 1
         assert steps < 20
     assert steps > 5
+
+
+# -- without a consumer --------------------------------------------------------------------------
+
+
+def settle_all(channel: Channel) -> None:
+    """Order everything that is proposed, until nothing is."""
+    while channel.order_proposals(channel.flush()):
+        channel.now_ns += 100 * 1_000_000
+        channel.wall_ms += 100
+
+
+@pytest.mark.parametrize("held", [{}, {"persistent": False}, None])
+def test_a_subscription_is_evaluated_behind_its_last_consumer_whatever_that_had(
+    channel: Channel, client: Client, held: dict[str, Any] | None
+) -> None:
+    topic, id = subscribed(channel, client, "n = 1")
+    kept = 0
+    if held is not None:
+        channel.order(client.publish_rows(topic, *rows(1, **held)))
+        kept = 0 if "persistent" in held else 1
+    channel.flush()
+    channel.unregister(1, 10)
+    settle_all(channel)
+    channel.order(client.publish_rows(topic, *rows(*[2] * 20)))
+    settle_all(channel)
+    subscription = channel.manager.state.directory.subscription(id)
+    assert subscription is not None and subscription.backlog == kept
+    channel.register(2, topic, subscription=id)
+    channel.order(client.publish_rows(topic, *rows(1, 2)))
+    assert len(numbers_to(channel.flush(), 2)) == kept + 1
+
+
+def test_what_waited_for_its_time_is_evaluated_behind_the_last_consumer(
+    channel: Channel, client: Client
+) -> None:
+    topic, id = subscribed(channel, client, "n = 1")
+    channel.order(client.publish_rows(topic, *rows(2, 2, deliver_at_ms=channel.wall_ms + 60_000)))
+    channel.order(client.publish_rows(topic, *rows(2)))
+    settle_all(channel)
+    channel.unregister(1, 0)
+    settle_all(channel)
+    subscription = channel.manager.state.directory.subscription(id)
+    assert subscription is not None and subscription.backlog == 0
