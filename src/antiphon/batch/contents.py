@@ -133,6 +133,15 @@ def check_blobs(blobs: Column) -> int:
     return count
 
 
+def most_in_blobs(blobs: Column) -> int:
+    """The number of properties of the message that has the most; the blobs were checked."""
+    values = blobs.values.tobytes()
+    counts: list[int] = [
+        _U32.unpack_from(values, start)[0] for start, stop in _extents(blobs) if start != stop
+    ]
+    return max(counts, default=0)
+
+
 def _check_blob(data: bytes, at: int, stop: int, names: dict[bytes, None]) -> int:
     """The number of one message's properties. `names` are those that were checked before."""
     read_size = _U32.unpack_from

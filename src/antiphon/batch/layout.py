@@ -55,6 +55,8 @@ VALUE_BYTES_MAX: Final = 64 * 1024
 PROPERTIES_MAX: Final = 128
 # Beyond those of the application: the system says in properties where a dead message comes from.
 SYSTEM_PROPERTIES_MAX: Final = 8
+# And so many bytes of a batch stay for them.
+SYSTEM_BYTES_MAX: Final = 64 * 1024
 # More names than these go as one blob per row: a directory entry and presence bits for each would cost more
 # than they save.
 PROPERTY_COLUMNS_MAX: Final = 32

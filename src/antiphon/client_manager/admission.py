@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from antiphon.batch import Batch, BatchRule
+from antiphon.batch import BATCH_BYTES_MAX, Batch, BatchRule, ColumnId
+from antiphon.batch.contents import most_in_blobs
+from antiphon.batch.layout import PROPERTIES_MAX, SYSTEM_BYTES_MAX
 from antiphon.errors import InvalidSelector, ProtocolError
 from antiphon.ranges import Ranges
 from antiphon.selectors import compile_selector
@@ -129,10 +131,20 @@ def _check_publish(header: CommandHeader, payload: memoryview) -> Admitted:
 
 
 def _whole_batch(data: Buffer) -> Batch:
-    """A batch to be stored: its rows take consecutive numbers."""
+    """A batch to be stored: its rows take consecutive numbers, and the system can add to each of them.
+
+    A message that dies gets properties which say where it comes from: it must still be readable with them.
+    """
     batch = Batch.decode(data)
     if batch.has_gaps:
         raise ProtocolError("a batch that is sent has consecutive numbers; this one has offsets")
+    if batch.count == 1 and len(data) > BATCH_BYTES_MAX - SYSTEM_BYTES_MAX:
+        raise ProtocolError(
+            f"a message of {len(data)} bytes; a batch has room for more only if it has several"
+        )
+    blobs = batch.column(ColumnId.PROPERTIES)
+    if blobs is not None and (most := most_in_blobs(blobs)) > PROPERTIES_MAX:
+        raise ProtocolError(f"{most} properties are more than the {PROPERTIES_MAX} allowed")
     return batch
 
 

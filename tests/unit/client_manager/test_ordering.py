@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from antiphon.batch import Batch
+from antiphon.batch import Batch, BatchBuilder, builder
 from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed, EnvelopeUncertain
 from antiphon.client_manager.effects import PauseReading, ResumeReading, SubmitEnvelope
 from antiphon.errors import ProtocolError
@@ -86,6 +86,36 @@ def scattered_batch(session: int) -> bytes:
     return b"".join(publish_buffers(session, 1, 1, 0, KNOWN, 1, batch.buffers(), 2))
 
 
+def of_batch(session: int, batch: Batch) -> frames.Command:
+    return raw(b"".join(publish_buffers(session, 1, 1, 0, KNOWN, 1, batch.buffers(), batch.count)))
+
+
+def batch_of_many_properties(session: int, own: int, more: int) -> Batch:
+    """A message with properties of its own, and more that only the system adds."""
+    message = BatchBuilder()
+    message.add(b"x", {f"own_{n}": n for n in range(own)}, timestamp_ms=1)
+    again = BatchBuilder()
+    again.add_row(message.build(session, 1), 0, {f"more_{n}": n for n in range(more)})
+    return again.build(session, 1)
+
+
+def batch_of_a_large_message(session: int) -> Batch:
+    large = {f"p{n}": "v" * 49_000 for n in range(20)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(builder, "EXTRAS_BYTES_MAX", 1 << 20)
+        message = BatchBuilder()
+        message.add(b"y" * (1 << 20), large, timestamp_ms=1)
+    return message.build(session, 1)
+
+
+def test_a_message_with_all_the_properties_there_may_be_is_admitted() -> None:
+    stage = Stage()
+    stage.connect()
+    session = stage.open_session()
+    stage.say(1, of_batch(session, batch_of_many_properties(session, 128, 0)))
+    assert len(stage.submitted) == 1
+
+
 BREACHES: dict[str, tuple[Callable[[int], frames.Command], str]] = {
     "no channel": (lambda s: raw(publish_bytes(s), "nowhere"), "no channel 'nowhere'"),
     "empty": (lambda s: raw(b""), "no command"),
@@ -95,6 +125,14 @@ BREACHES: dict[str, tuple[Callable[[int], frames.Command], str]] = {
     "a damaged batch": (lambda s: raw(damaged_batch(s)), ""),
     "a batch cut short": (lambda s: raw(cut_batch(s)), ""),
     "rows here and there": (lambda s: raw(scattered_batch(s)), "has consecutive numbers"),
+    "properties of the system": (
+        lambda s: of_batch(s, batch_of_many_properties(s, 128, 1)),
+        "129 properties are more than the 128 allowed",
+    ),
+    "no room for properties of the system": (
+        lambda s: of_batch(s, batch_of_a_large_message(s)),
+        "a batch has room for more only if it has several",
+    ),
     "of no session": (lambda s: publish(s + 1), "is not open on this connection"),
     "of the node": (
         lambda s: raw(

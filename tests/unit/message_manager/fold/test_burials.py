@@ -251,7 +251,11 @@ def test_settings_that_cannot_be_change_nothing(channel: Channel, client: Client
         ('{"redelivery_limit":-1}', "redelivery_limit is a number of redeliveries"),
         ('{"redelivery_delay":4000}', "redelivery_delay is 0 to 3,600 seconds"),
         ('{"dead_to":"x"}', "dead_to is one of"),
-        ("[]", "not a JSON object"),
+        ("7", "not a JSON object"),
+        ("{", "not JSON"),
+        ("[]", "not a flat JSON object"),
+        ('{"exclusive":{}}', "not a flat JSON object"),
+        ("{" + " " * 4_096 + "}", "at most 4,096 characters"),
     ):
         told = channel.outcome(of_node(AlterDestination(destination=queue, settings=settings)))
         assert told is not None and told.code == C.REFUSED and text in told.text
@@ -322,3 +326,16 @@ def test_a_message_without_a_consumer_of_its_own_is_not_given_out_while_it_dies(
     assert dispatcher is not None
     assert list(dispatcher.dying) == [(first, first + 1)]
     assert dispatcher.in_flight == 1
+
+
+def test_replicas_agree_on_settings_however_deep_their_calls_are(channel: Channel, client: Client) -> None:
+    """Python refuses what nests too deep, and how deep that is depends on the caller."""
+    queue = channel.create("orders")
+    for depth in range(900, 1_000, 10):
+        settings = '{"exclusive":' + "[" * depth + "]" * depth + "}"
+        channel.order(of_node(AlterDestination(destination=queue, settings=settings)))
+
+    def deeper(calls: int) -> bytes:
+        return deeper(calls - 1) if calls else channel.replica().state.digest()
+
+    assert deeper(40) == channel.manager.state.digest()

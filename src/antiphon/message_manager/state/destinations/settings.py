@@ -51,6 +51,7 @@ REDELIVERY_DELAY_S_MAX: Final = 3_600
 _SECONDS_MAX: Final = 10**10
 _BYTES_MAX: Final = (1 << 63) - 1
 _TEXT_MAX: Final = 40
+_SETTINGS_MAX: Final = 4_096
 
 
 class Retention(NamedTuple):
@@ -62,9 +63,14 @@ class Retention(NamedTuple):
 
 def read_settings(text: str, *, is_topic: bool) -> dict[str, Any]:
     """The wanted settings; raises DestinationError for a setting that cannot be so, naming it."""
+    if len(text) > _SETTINGS_MAX or "[" in text or text.count("{") > 1:
+        # How deep a text may nest for Python depends on the caller, and replicas must agree.
+        raise DestinationError(
+            f"the settings are not a flat JSON object of at most {_SETTINGS_MAX:,} characters"
+        )
     try:
         given = json.loads(text) if text else {}
-    except (ValueError, RecursionError):
+    except ValueError:
         raise DestinationError("the settings are not JSON") from None
     if not isinstance(given, dict):
         raise DestinationError("the settings are not a JSON object")
