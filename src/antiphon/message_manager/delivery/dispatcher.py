@@ -48,6 +48,10 @@ RANGES_READY: Final = 1_024
 """Ranges of ready messages of a priority looked at ahead of their delivery (DSP4). A range is a batch or
 more."""
 
+NUMBERS_READY: Final = 16_384
+"""Numbers looked at ahead where messages have delivery rules: each of them may have a time of its own."""
+
+_ALL: Final = 1 << 64
 _NO_LOCKS: Final[dict[int, Ranges]] = {}
 _NONE: Final = Ranges()
 
@@ -75,6 +79,7 @@ class Dispatcher:
         "_channel",
         "_complaints",
         "_given_through",
+        "_has_to_pause",
         "_heard",
         "_locks",
         "_looked",
@@ -156,7 +161,8 @@ class Dispatcher:
         self._able: dict[ConsumerKey, Consumer] = {}
         # Alarms for an operator.
         self._complaints: list[str] = []
-        self._look()
+        self._has_to_pause = False
+        self._look(NUMBERS_READY)
 
     @property
     def in_flight(self) -> int:
@@ -196,11 +202,18 @@ class Dispatcher:
         priorities, looked, heard = self.source.rules.priorities, self._looked_by, self._heard
         return bool(priorities) and any(looked.get(priority, 0) < heard for priority in priorities)
 
-    def _look(self) -> bool:
-        """Make the next pending messages of the default priority ready; False when there are none."""
-        while self._looked < self._heard:
+    def _look(self, at_most: int = _ALL) -> bool:
+        """Make the next pending messages of the default priority ready; False when there are none.
+
+        Only about `at_most` are looked at; if none of them is ready, the others wait for the next step.
+        """
+        while self._looked < self._heard and at_most > 0:
             part, through = self.source.pending(self._looked, RANGES_READY)
+            if self.source.rules and part.count > NUMBERS_READY:
+                part = part.take(NUMBERS_READY)
+                through = part.last
             self._looked = self._heard if through is None else through
+            at_most -= part.count
             for others in self.source.rules.priorities.values():
                 part = part.difference(others)
             if part and self._free_known(part):
@@ -213,7 +226,9 @@ class Dispatcher:
         while (looked := self._looked_by.get(priority, 0)) < self._heard:
             numbers = source.rules.priorities.get(priority, _NONE)
             part = numbers.take_ranges(max(looked, source.floor) + 1, RANGES_READY)
-            self._looked_by[priority] = part.last if len(part) == RANGES_READY else self._heard
+            is_cut = len(part) == RANGES_READY or part.count > NUMBERS_READY
+            part = part.take(NUMBERS_READY)
+            self._looked_by[priority] = part.last if is_cut else self._heard
             part = source.still(part)
             if part and self._free_known(part):
                 return True
@@ -230,7 +245,10 @@ class Dispatcher:
         """The free messages of the highest priority that has any; looks at more where it must (DSP2)."""
         ready, priorities = self.ready, self.source.rules.priorities
         if not priorities and not ready.has_others:
-            return ready.plain if ready.plain or self._look() else None
+            if ready.plain or self._look(NUMBERS_READY):
+                return ready.plain
+            self._has_to_pause = self._looked < self._heard
+            return None
         for priority in PRIORITIES:
             if ready.has(priority):
                 return ready.of(priority)
@@ -706,6 +724,9 @@ class Dispatcher:
                     able[consumer.key] = consumer
                 if not self.ready or self.is_held_up or spent >= bytes_max:
                     break
+        if self._has_to_pause:
+            # So many that were looked at are not ready that the others have to wait for the next step.
+            self._has_to_pause, spent = False, max(spent, bytes_max)
         complaints, self._complaints = self._complaints, []
         return [parcel for parcel in parcels.values() if parcel.pieces], spent, complaints
 

@@ -561,3 +561,25 @@ def test_messages_of_a_consumer_that_left_come_back_in_parts_of_a_bounded_size(
     assert ranges_in(channel, CommandKind.RETURN) == [4, 4, 2]
     channel.register(2, queue)
     assert numbers_to(channel.flush(), 2) == list(range(first, first + 20))
+
+
+# -- how much is looked at -------------------------------------------------------------------------
+
+
+def test_a_step_looks_at_a_bounded_number_of_messages_that_wait(
+    channel: Channel, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million delayed messages would hold up the primary for longer than others wait for a heartbeat."""
+    monkeypatch.setattr(dispatcher, "NUMBERS_READY", 4)
+    queue = channel.create("orders")
+    channel.pass_time(0)
+    late = {"deliver_at_ms": channel.wall_ms + 60_000}
+    first = channel.order(client.publish_rows(queue, *[late] * 18, {}))
+    channel.register(1, queue)
+    steps = 0
+    while not (given := numbers_to(channel.flush(), 1)):
+        waiting = dispatcher_of(channel, queue).ready.waiting.count
+        steps += 1
+        assert waiting <= 4 * (steps + 1)
+        assert channel.manager.next_deadline_ns() == channel.now_ns, "the rest is looked at at once"
+    assert given == [first + 18] and steps >= 3
