@@ -615,6 +615,9 @@ class Client:
     def create_temporary(self, kind: int = 1, number: int | None = None) -> bytes:
         return self._numbered(CreateTemporary(kind=kind), number)
 
+    def command(self, payload: Payload) -> bytes:
+        return self._numbered(payload, None)
+
     def delete(self, destination: int) -> bytes:
         return self._numbered(DeleteDestination(destination=destination), None)
 

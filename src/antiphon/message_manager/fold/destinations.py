@@ -110,10 +110,17 @@ def delete(channel: Channel, turn: Turn, wish: DeleteDestination) -> Verdict | N
         return Verdict(
             REFUSED, text=f"{gone.name} belongs to the system, and is not deleted; it can be purged"
         )
-    if turn.row is not None and not channel.state.directory.temporaries.may_use(gone.id, turn.row):
-        return Verdict(REFUSED, text=f"{gone.name} {OF_ANOTHER}")
+    if (refusal := _of_another(channel, turn, gone)) is not None:
+        return refusal
     _remove(channel, gone, turn.sequence, f"{gone.name} was deleted")
     return None
+
+
+def _of_another(channel: Channel, turn: Turn, there: Destination) -> Verdict | None:
+    """The refusal, if this is a temporary destination of another connection."""
+    if turn.row is None or channel.state.directory.temporaries.may_use(there.id, turn.row):
+        return None
+    return Verdict(REFUSED, text=f"{there.name} {OF_ANOTHER}")
 
 
 def _remove(channel: Channel, gone: Destination, number: int, why: str) -> None:
@@ -143,6 +150,8 @@ def alter(channel: Channel, turn: Turn, wish: AlterDestination) -> Verdict | Non
         return Verdict(NO_DESTINATION)
     if there.is_reserved:
         return Verdict(REFUSED, text=f"{there.name} belongs to the system, and its settings stay as they are")
+    if (refusal := _of_another(channel, turn, there)) is not None:
+        return refusal
     is_topic = isinstance(there, Topic)
     try:
         wanted = read_settings(wish.settings, is_topic=is_topic)
@@ -164,6 +173,8 @@ def purge(channel: Channel, turn: Turn, wish: PurgeDestination) -> Verdict | Non
     there = channel.state.directory.get(wish.destination)
     if there is None:
         return Verdict(NO_DESTINATION)
+    if (refusal := _of_another(channel, turn, there)) is not None:
+        return refusal
     locks, primary = channel.state.locks, channel.primary
     sources: list[Queue | Subscription]
     sources = list(there.subscriptions.values()) if isinstance(there, Topic) else [there]

@@ -8,6 +8,7 @@ from antiphon.bus.effects import Send
 from antiphon.bus.messages import ConsumerEnded, Registered
 from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.message_manager.state.destinations import temporaries
+from antiphon.wire.commands import AlterDestination, PurgeDestination
 from antiphon.wire.commands import OutcomeCode as C
 from tests.unit.message_manager.channel import CM, Channel, Client, bodies
 
@@ -127,6 +128,21 @@ def test_its_connection_deletes_it_and_others_do_not(channel: Channel, client: C
     assert channel.outcome(mine.delete(queue)) is None
     assert names(channel) == [] and not len(channel.manager.state.directory.temporaries)
     assert channel.outcome(client.close()) is None
+
+
+def test_its_connection_purges_and_changes_it_and_others_do_not(channel: Channel, client: Client) -> None:
+    """Its name can be guessed."""
+    others = opened(channel, 0xB3, OTHERS)
+    queue = channel.order(client.create_temporary())
+    channel.order(client.publish(queue, bodies(2)))
+    purge = PurgeDestination(destination=queue)
+    change = AlterDestination(destination=queue, settings='{"redelivery_limit":1}')
+    for wish in (purge, change):
+        assert "only the connection that made it" in refusal(channel, others.command(wish))
+    assert channel.manager.destinations()[0]["messages"] == 2
+    assert channel.outcome(client.command(change)) is None
+    assert channel.outcome(client.command(purge)) is None
+    assert channel.manager.destinations()[0]["messages"] == 0
 
 
 def test_consumers_in_other_sessions_are_told_when_it_goes(channel: Channel, client: Client) -> None:

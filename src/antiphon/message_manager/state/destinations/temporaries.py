@@ -2,7 +2,7 @@
 
 TMP1  A temporary destination is made by a session's command, and goes with the session's row in its channel,
       or before. So it lives as long as its session does, whichever client manager has that.
-TMP2  Only sessions of the connection that made it consume it, or end it.
+TMP2  Only sessions of the connection that made it consume it, purge it, change it or end it.
 TMP3  A session has a bounded number of them.
 """
 
