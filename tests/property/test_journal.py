@@ -266,7 +266,9 @@ class JournalMachine(RuleBasedStateMachine):
         raise AssertionError(f"{len(found)} order records came back that were not written like that")
 
     def _end_of(self, found: list[tuple[Mid, bytes]]) -> int:
-        """How many of the data these are the end of, if any were found."""
+        """How many of the data these are the end of; none if nothing was found."""
+        if not found:
+            return 0
         starts = range(len(self.data) - len(found) + 1)
         return max(start for start in starts if self.data[start : start + len(found)] == found) + len(found)
 

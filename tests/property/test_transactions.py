@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon.message_manager.manager import MessageManager
@@ -387,6 +387,8 @@ class Story:
         self._drop(session, transaction)
         if self._decided_last(session) < transaction:
             self.decisions[session, transaction] = [False, False]
+            # The decision before may be nearly old enough to be forgotten, and this one is not.
+            self.marks.pop(session, None)
             self._tidy(session)
 
     def _resolve(self, slot: int, delta: int) -> None:
@@ -518,7 +520,19 @@ class Story:
         self.channel.manager = again
 
 
+DECIDED_TWICE: list[Step] = [
+    ("decide", 1, 0, 0, (0, 0, 0, False), (0,), 0),
+    ("close", 1),
+    ("time", 1),
+    ("resolve_of_another", -2, 2),
+    ("time", 1),
+    ("time", MARK_MS_MAX),
+]
+"""The second decision about an unknown session is kept as long as the first."""
+
+
 @given(steps)
+@example(DECIDED_TWICE)
 def test_a_channel_does_with_transactions_what_the_model_does_and_so_does_every_replica(
     drawn: list[Step],
 ) -> None:
