@@ -109,7 +109,10 @@ def move_log_time(channel: Channel, turn: Turn, wish: LogTime) -> Verdict | None
     state = channel.state
     if wish.term != state.term:
         return Verdict(STALE)
-    time_ms = state.log_time_ms = max(state.log_time_ms, wish.time_ms)
+    if wish.time_ms <= state.log_time_ms:
+        # A late command: what was published meanwhile must not be taken for as old as the last mark.
+        return None
+    time_ms = state.log_time_ms = wish.time_ms
     for topic in state.directory.topics:
         topic.time_passed(time_ms)
     state.transactions.time_passed(time_ms)

@@ -89,8 +89,9 @@ class HeldDestinations(Destinations):
             case ReleaseHold(name=name, heard=heard):
                 self._let_go_of(name, heard, sequence)
             case LogTime(term=term):
+                before_ms = self.log_time_ms
                 super()._do(payload, header, sequence, skip)
-                if term == self._term:
+                if term == self._term and self.log_time_ms > before_ms:
                     self._pass_time(sequence)
             case Acknowledge(destination=destination, subscription=0, ranges=ranges) if (
                 self._taker_of(destination) is not None

@@ -195,8 +195,8 @@ class Queues(Checker):
             case DropMessages(destination=destination, subscription=id, term=term, ranges=ranges):
                 if term == self._term:
                     self._drop(destination, id, set(ranges.numbers()), sequence)
-            case LogTime(time_ms=time_ms, term=term) if term == self._term:
-                self.log_time_ms = max(self.log_time_ms, time_ms)
+            case LogTime(time_ms=time_ms, term=term) if term == self._term and time_ms > self.log_time_ms:
+                self.log_time_ms = time_ms
                 for ids in self._ids.values():
                     ids.pass_time(self.log_time_ms)
             case CreateDestination(name=name):

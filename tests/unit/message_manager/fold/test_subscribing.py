@@ -13,6 +13,7 @@ from antiphon.ranges import Ranges
 from antiphon.wire.commands import (
     CommandKind,
     CreateDestination,
+    LogTime,
     Outcome,
     StartKind,
     Subscribe,
@@ -577,3 +578,19 @@ def test_a_new_primary_knows_when_messages_become_too_old(channel: Channel, clie
     channel.order(client.publish(topic, bodies(3)))
     channel.claim(1)
     assert len(proposals(channel.flush())) == 1, "how old the last messages are has not been told yet"
+
+
+def test_a_late_mark_of_log_time_makes_no_message_older(channel: Channel, client: Client) -> None:
+    """The command may be ordered long after it was proposed, behind messages that came meanwhile."""
+    topic = channel.create_topic("aging", '{"retention":1}')
+    channel.pass_time(0)
+    first = channel.order(client.publish(topic, bodies(1)))
+    late = LogTime(time_ms=channel.wall_ms - 500, term=channel.manager.term)
+    channel.order(of_node(late))
+    store = channel.manager.state.directory.get(topic)
+    assert store is not None
+    channel.pass_time(900)
+    channel.pass_time(999)
+    assert first in store.live, "its age counts from the first mark behind it"
+    channel.pass_time(1)
+    assert first not in store.live
