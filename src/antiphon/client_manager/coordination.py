@@ -350,6 +350,8 @@ class Coordination:
                 self._on_resolved(transaction, outcomes)
             case CommandKind.TX_FINISH:
                 self._on_finished(transaction, channel, outcomes)
+            case CommandKind.TX_FORGET:
+                del self._under_way[transaction.key]
 
     # -- preparing -------------------------------------------------------------
 
@@ -522,14 +524,20 @@ class Coordination:
             self._over(transaction)
 
     def _forget(self, transaction: Transaction) -> None:
-        """All participants have carried it out: the home channel need not remember its decision."""
+        """All participants have carried it out: the home channel need not remember its decision.
+
+        Until it has forgotten the decision its primary says that the transaction is unfinished.
+        """
         session, number = transaction.key
         forget = ForgetTransaction(session=session, transaction=number)
-        self._ordering.order(self._own[transaction.home], forget)
-        self._over(transaction)
+        self._ordering.order(self._own[transaction.home], forget, transaction)
+        self._relieve_session(transaction)
 
     def _over(self, transaction: Transaction) -> None:
         del self._under_way[transaction.key]
+        self._relieve_session(transaction)
+
+    def _relieve_session(self, transaction: Transaction) -> None:
         session = transaction.session
         if session is not None:
             self._ordering.relieve(session, transaction.weight)

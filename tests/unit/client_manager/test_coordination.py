@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from antiphon.bus.messages import InDoubt, SessionDetached, SessionDetachedHeard
+from antiphon.bus.messages import InDoubt, SessionDetached, SessionDetachedHeard, Unfinished
 from antiphon.client_manager.effects import SendToPrimary, SubmitEnvelope
 from antiphon.errors import SessionClosed
 from antiphon.ranges import Ranges
@@ -336,6 +336,22 @@ def test_a_commit_that_was_not_carried_out_is_not_forgotten() -> None:
     deal.settle(OTHER, Outcome(0, 2, OutcomeCode.REFUSED, 0, "other messages"))
     assert deal.answers() != [] and deal.waiting(HOME) == []
     assert deal.is_idle()
+
+
+def test_what_is_carried_out_everywhere_is_not_carried_out_again_before_it_is_forgotten() -> None:
+    """A home that is slow to order says over and over that the transaction is unfinished."""
+    deal = Deal()
+    deal.commit()
+    for channel in (OTHER, HOME, OTHER):
+        deal.settle(channel)
+    assert deal.kinds(HOME) == [CommandKind.TX_FORGET]
+    for _ in range(3):
+        deal.tell(Unfinished(deal.session, 1, (OTHER,), (2,)), channel=HOME)
+    assert deal.kinds(OTHER) == []
+    deal.settle(HOME)
+    assert deal.is_idle()
+    deal.tell(Unfinished(deal.session, 1, (OTHER,), (2,)), channel=HOME)
+    assert deal.kinds(OTHER) == [CommandKind.TX_FINISH], "a later word counts"
 
 
 # -- the client is gone ------------------------------------------------------------------------------

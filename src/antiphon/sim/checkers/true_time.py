@@ -66,6 +66,9 @@ class LogTimePace(Checker):
 
     def on_restored(self, node: int, n: int) -> None:
         self._know(node, self._times_ms[n])
+        # A primary goes on from the log time of the state that it took over, as if its term began.
+        self._said = {key: said for key, said in self._said.items() if key[0] != node}
+        self._has_met = {key for key in self._has_met if key[0] != node}
 
     def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
         self._times_ms[entry.last] = state.log_time_ms
