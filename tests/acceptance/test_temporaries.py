@@ -179,3 +179,35 @@ def test_a_transacted_session_asks_nothing_and_replies_with_its_commit(broker: B
             assert (await asking).body == b"booked"
 
     run(test(), SECONDS)
+
+
+def test_a_transacted_worker_goes_on_when_a_requester_to_whom_it_replied_before_is_gone(
+    broker: Broker,
+) -> None:
+    """Of a kept producer the refusal comes at the commit: the reply of the repeat must find it out."""
+
+    async def test() -> None:
+        async with in_session(broker, transacted=True) as server:
+            consumer = await server.consumer("queue:kept")
+            gone: list[str] = []
+
+            async def work(session: antiphon.Session) -> None:
+                message = await consumer.receive(timeout=WAIT_S)
+                assert message is not None
+                try:
+                    await session.reply(message, "reply")
+                except (antiphon.DestinationError, antiphon.PublishRefused):
+                    gone.append(message.body)
+
+            async with in_session(broker) as client:
+                replies = await client.temporary_queue()
+                producer = client.producer("queue:kept")
+                await producer.send("first", reply_to=replies)
+                await producer.send("second", reply_to=replies)
+                await server.run_transaction(work)
+                assert await bodies(await client.consumer(replies), 1) == ["reply"] and gone == []
+            await server.run_transaction(work)
+            assert gone == ["second"]
+            await row_of(broker, "queue:kept", lambda row: row["acknowledged"] == 2 and not row["dead"])
+
+    run(test(), SECONDS)

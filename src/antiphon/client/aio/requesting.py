@@ -33,6 +33,9 @@ class KeptProducers:
     def __init__(self, scope: SessionScope) -> None:
         self._scope = scope
         self._producers: dict[str, Producer] = {}
+        if scope.transactions is not None:
+            # The commit tells that a destination is gone: the repeat is to hear it when it sends.
+            scope.transactions.when_rolled_back(self._producers.clear)
 
     async def send(self, destination: str, body: Sendable, **options: Any) -> Receipt:
         producer = self._producers.pop(destination, None) or Producer(self._scope, destination)

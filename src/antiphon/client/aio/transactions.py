@@ -108,6 +108,7 @@ class SessionTransactions:
         # Messages that no consumer was given, for the next commit to acknowledge.
         self._named: list[TakenMessages] = []
         self._closings: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self._when_rolled_back: list[Callable[[], None]] = []
 
     # -- for lanes and consumers -----------------------------------------------
 
@@ -185,6 +186,10 @@ class SessionTransactions:
     def close_later(self, closing: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """A consumer was closed, and the transaction is to acknowledge its messages."""
         self._closings.append(closing)
+
+    def when_rolled_back(self, called: Callable[[], None]) -> None:
+        """Call this whenever a transaction was rolled back, before its waiter hears of it."""
+        self._when_rolled_back.append(called)
 
     # -- ending one ------------------------------------------------------------
 
@@ -467,6 +472,8 @@ class SessionTransactions:
     async def _abort(self, core: SessionCore, taken: list[TakenMessages], *, is_wanted: bool = False) -> None:
         """Have it forgotten, and give back the consumed messages; raises a failure only if `is_wanted`."""
         self._open.end()
+        for called in self._when_rolled_back:
+            called()
         try:
             core.check()
             if not self._is_sent:
