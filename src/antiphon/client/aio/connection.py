@@ -32,8 +32,11 @@ State = Literal["connected", "lost", "closed"]
 
 RECONNECT_S = 60.0
 
-CREDENTIAL_CHARACTERS_MAX = 1_024
-"""Of a user's name, a password or a client id: far more than real ones, far less than a greeting holds."""
+USER_BYTES_MAX = 255
+"""Of a user's name or a client id: client managers close the connection at a longer one."""
+
+PASSWORD_BYTES_MAX = 1_024
+"""Far more than real ones have, far less than a greeting holds."""
 
 _ACK_MODES = {
     "auto": AckMode.AUTO,
@@ -85,9 +88,9 @@ def connect(
     servers = parse_url(url)
     return Connection(
         in_turn(servers, random.random()) if spread else servers,
-        user=_checked("user", user),
-        password=_checked("password", password),
-        client_id=_checked("client_id", client_id),
+        user=_checked("user", user, USER_BYTES_MAX),
+        password=_checked("password", password, PASSWORD_BYTES_MAX),
+        client_id=_checked("client_id", client_id, USER_BYTES_MAX),
         timeout=seconds(timeout, "timeout"),
         reconnect=seconds(reconnect, "reconnect"),
         started=bool(started),
@@ -301,7 +304,13 @@ class Connection(Block):
         raise ConnectionFailed(f"no server could be reached. {reasons}", failures)
 
 
-def _checked(what: str, text: str | None) -> str:
-    if text is not None and not (isinstance(text, str) and len(text) <= CREDENTIAL_CHARACTERS_MAX):
-        raise LocalError(f"{what} is a text of at most {CREDENTIAL_CHARACTERS_MAX:,} characters")
-    return text or ""
+def _checked(what: str, text: str | None, bytes_max: int) -> str:
+    """The text, or "" for None. An error does not repeat it, for it may be a secret."""
+    if text is None:
+        return ""
+    try:
+        if isinstance(text, str) and len(text.encode()) <= bytes_max:
+            return text
+    except UnicodeEncodeError:
+        pass
+    raise LocalError(f"{what} is a text of at most {bytes_max:,} bytes of UTF-8") from None

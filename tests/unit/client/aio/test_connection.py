@@ -10,6 +10,8 @@ import pytest
 
 import antiphon
 from antiphon.client.aio import link
+from antiphon.client.aio.connection import PASSWORD_BYTES_MAX, USER_BYTES_MAX
+from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.wire import frames
 from antiphon.wire.commands import ConfirmItem
 from tests.unit.client.fake_server import SESSION, asynchronous, serving
@@ -112,10 +114,22 @@ def test_a_url_that_is_none_is_refused_at_once() -> None:
 
 @pytest.mark.parametrize("what", ["user", "password", "client_id"])
 def test_credentials_that_are_none_are_refused_at_once_and_not_repeated(what: str) -> None:
-    for value in (5, "secret" * 1_000):
+    for value in (5, b"secret", "secret" * 1_000):
         with pytest.raises(antiphon.LocalError, match=what) as refused:
             antiphon.connect("antiphon://127.0.0.1", **{what: value})  # type: ignore[arg-type]
         assert "secretsecret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("what", "bytes_max"),
+    [("user", USER_BYTES_MAX), ("password", PASSWORD_BYTES_MAX), ("client_id", USER_BYTES_MAX)],
+)
+def test_credentials_are_counted_in_bytes_as_client_managers_count_them(what: str, bytes_max: int) -> None:
+    assert ClientManagerSettings().user_bytes_max == USER_BYTES_MAX
+    antiphon.connect("antiphon://127.0.0.1", **{what: "x" * bytes_max})  # type: ignore[arg-type]
+    for value in ("x" * (bytes_max + 1), "ü" * (bytes_max // 2 + 1), "\ud800"):
+        with pytest.raises(antiphon.LocalError, match=f"{what} is a text of at most {bytes_max:,} bytes"):
+            antiphon.connect("antiphon://127.0.0.1", **{what: value})  # type: ignore[arg-type]
 
 
 def test_an_acknowledge_mode_that_does_not_exist_is_refused_at_once() -> None:
