@@ -37,7 +37,8 @@ before, between and behind the other arguments.
 | 0 | done; of `send`, every message is confirmed |
 | 1 | failed: one sentence on standard error says why |
 | 2 | usage: an unknown option or an impossible value |
-| 3 | timeout: of `receive --count`, fewer messages came; of `send`, the messages were not confirmed in time |
+| 3 | timeout: of `receive --count`, fewer messages came; of `send`, no server let it in, or the messages \
+were not confirmed, in time |
 | 130 | interrupted by Ctrl-C |
 
 Output for people and JSON go to standard output, everything else to standard error. A progress line is drawn

@@ -182,6 +182,40 @@ def test_impossible_numbers_are_a_mistake_of_usage(
     assert refused.returncode == 2 and complaint in refused.stderr
 
 
+@pytest.mark.parametrize("seconds", ["0", "0.0005"])
+def test_a_send_that_has_no_time_ends_with_exit_code_three(server: Server, seconds: str) -> None:
+    late = antiphon("send", "queue:hasty", "x", "--timeout", seconds, url=server.url)
+    assert late.returncode == 3, late.stderr
+    assert late.stderr.startswith("antiphon: ") and late.stderr.count("\n") == 1
+    assert "within -" not in late.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("queue:a", "--size", "2000000"), "larger than the 1,048,576 allowed"),
+        (("queue:a", "x", "--property", "NULL=1"), "reserved word"),
+        (("foo", "x"), "starts with neither queue: nor topic:"),
+        (("queue:a", "x", "--url", "antiphon://127.0.0.1:1"), "no server could be reached"),
+    ],
+)
+def test_a_send_that_fails_says_so_in_json(server: Server, words: tuple[str, ...], error: str) -> None:
+    failed = antiphon("send", *words, "--json", url=server.url)
+    assert failed.returncode == 1
+    told = json.loads(failed.stdout)
+    assert error in told["error"] and error in failed.stderr
+    assert (told["confirmed"], told["destination"], told["last"]) == (0, words[0], None)
+
+
+def test_retry_names_the_ids_that_are_not_there(server: Server) -> None:
+    refused = antiphon("admin", "retry", "--id", "ID:foo", "--id", "ID:bar", url=server.url)
+    assert (refused.returncode, refused.stdout) == (1, "0 messages are sent back\n")
+    assert refused.stderr == "antiphon: there is no dead message with the id ID:foo, ID:bar\n"
+    in_json = antiphon("admin", "retry", "queue:a", "--id", "ID:foo", "--json", url=server.url)
+    assert (in_json.returncode, json.loads(in_json.stdout)) == (1, {"messages": 0, "missing": ["ID:foo"]})
+    assert in_json.stderr == "antiphon: there is no dead message of queue:a with the id ID:foo\n"
+
+
 def test_a_wildcard_is_no_name(server: Server) -> None:
     refused = antiphon("receive", "topic:prices.*", "--follow", url=server.url)
     assert refused.returncode == 1 and "wildcard" in refused.stderr

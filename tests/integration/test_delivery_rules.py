@@ -131,4 +131,4 @@ def test_the_command_line_sends_with_rules(server: Server) -> None:
     shown = command("receive", "queue:line", "--count", "1", "--timeout", "20", "--json", url=server.url)
     assert json.loads(shown.stdout)["priority"] == 8
     refused = command("send", "queue:line", "a", "--ttl", "0", url=server.url)
-    assert refused.returncode == 1 and "ttl is more than 0 seconds" in refused.stderr
+    assert refused.returncode == 2 and "a message lives for more than 0 seconds" in refused.stderr

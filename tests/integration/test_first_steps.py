@@ -135,7 +135,6 @@ def test_status_and_destinations_answer_as_documented(server: Server) -> None:
         (("send", "queue:" + "x" * 256, "x"), "255"),
         (("send", "queue:a", "x", "--property", "not an identifier=1"), "not an identifier"),
         (("send", "queue:a", "x", "--property", "AND=1"), "AND"),
-        (("send", "queue:a", "x", "--priority", "10"), "priority"),
         (("send", "queue:a", "--size", str(1 << 21)), "1"),
     ],
 )

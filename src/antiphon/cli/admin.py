@@ -11,7 +11,13 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import antiphon
-from antiphon.cli.options import add_connection_options, duration_option, not_negative, retention_option
+from antiphon.cli.options import (
+    add_connection_options,
+    duration_up_to,
+    not_negative,
+    retention_option,
+    seconds_option,
+)
 from antiphon.message_manager.delivery.log_clock import DIFFERENCE_MS_MAX
 
 _LOOK_SECONDS = 0.2
@@ -60,7 +66,11 @@ def add_command(commands: Any) -> None:
         "in a rolling restart, restart no other node then.",
     )
     wait.add_argument(
-        "--timeout", type=float, default=120.0, metavar="SECONDS", help="how long (default %(default)s)"
+        "--timeout",
+        type=seconds_option,
+        default=120.0,
+        metavar="SECONDS",
+        help="how long (default %(default)s)",
     )
     add_connection_options(wait)
     wait.set_defaults(run=_wait)
@@ -92,7 +102,10 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         help="of a topic: how long what no subscription needs is kept: 90s, 5m, 1h, 7d, or consumed",
     )
     parser.add_argument(
-        "--retention-bytes", type=int, metavar="N", help="of a topic: how many bytes of them, at most"
+        "--retention-bytes",
+        type=not_negative,
+        metavar="N",
+        help="of a topic: how many bytes of them, at most",
     )
     parser.add_argument(
         "--redelivery-limit",
@@ -103,19 +116,20 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--redelivery-delay",
-        type=duration_option,
+        type=duration_up_to("1h"),
         metavar="TIME",
         help="how long a message that came back waits, 5s say; twice as long each further time, up to 1h",
     )
     parser.add_argument(
         "--dead-to",
+        choices=("_DMQ", "_DMQ+expired", "nowhere"),
         metavar="WHERE",
         help="_DMQ (default): dead messages go to the dead queue of their channel; _DMQ+expired: expired "
         "ones, too; nowhere: they are dropped",
     )
     parser.add_argument(
         "--dedup-window",
-        type=duration_option,
+        type=duration_up_to("7d"),
         metavar="TIME",
         help="how long the ids of messages (send --dedup-id) are remembered, up to 7d (default 10m); 0: not "
         "at all",
@@ -142,7 +156,8 @@ def _add_messages(questions: Any) -> None:
         "retry",
         help="send dead messages back to where they died, once",
         description="Sends dead messages back to where they died, once: all, those of one destination, or "
-        "those with the ids. Exit code 1 if an id is not there.",
+        "those with the ids, of which `admin dead` shows both. Exit code 1 if an id is not there; which, is "
+        "said on standard error, and in `missing` of the JSON.",
     )
     retry.add_argument("destination", nargs="?", help="only those that died there")
     retry.add_argument(
@@ -345,9 +360,24 @@ def _dead(arguments: argparse.Namespace) -> int:
 
 
 def _retry(arguments: argparse.Namespace) -> int:
-    count = _administer(arguments, lambda admin: admin.retry(arguments.destination, ids=arguments.ids))
-    _tell_done(arguments, {"messages": count}, f"{count} messages are sent back")
-    return FAILED if count < len(set(arguments.ids)) else 0
+    count, missing = _administer(arguments, lambda admin: _sent_back(arguments, admin))
+    told = {"messages": count} | ({"missing": missing} if missing else {})
+    _tell_done(arguments, told, f"{count} messages are sent back")
+    if missing:
+        where = f" of {arguments.destination}" if arguments.destination is not None else ""
+        ids = ", ".join(missing)
+        print(f"antiphon: there is no dead message{where} with the id {ids}", file=sys.stderr)
+    return FAILED if missing else 0
+
+
+async def _sent_back(arguments: argparse.Namespace, admin: antiphon.Admin) -> tuple[int, list[str]]:
+    """How many are sent back, and the wanted ids that were not there."""
+    known: set[str | None] = set()
+    if arguments.ids:
+        for row in await admin.dead(arguments.destination):
+            known |= {row["message_id"], row["original_message_id"]}
+    missing = [id for id in dict.fromkeys(arguments.ids) if id not in known]
+    return await admin.retry(arguments.destination, ids=arguments.ids), missing
 
 
 def _move(arguments: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from antiphon.cli.options import port_option
 from antiphon.cli.topology import TRANSPORTS, add_topology_options, counts_of
 from antiphon.errors import NodeError
 
@@ -40,10 +41,13 @@ def add_command(commands: Any) -> None:
         help="which machine a node is on, as the others reach it; once for each node (default 127.0.0.1)",
     )
     parser.add_argument(
-        "--port", type=_port, default=DEFAULT_PORT, help="of a machine's first client manager (default 7420)"
+        "--port",
+        type=port_option,
+        default=DEFAULT_PORT,
+        help="of a machine's first client manager (default 7420)",
     )
     parser.add_argument(
-        "--bus-port", type=_port, default=BUS_PORT, help="of the first node on a machine (default 7430)"
+        "--bus-port", type=port_option, default=BUS_PORT, help="of the first node on a machine (default 7430)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")
     parser.set_defaults(run=run)
@@ -125,10 +129,3 @@ def _host(text: str) -> tuple[str, str]:
     if not (name and equals and address) or ":" in address or "/" in address:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=ADDRESS")
     return name, address
-
-
-def _port(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= 65_535:
-        raise argparse.ArgumentTypeError(f"{value} is no port")
-    return value

@@ -6,12 +6,15 @@ import argparse
 import math
 import os
 import re
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Final, Literal
 
+from antiphon.batch.layout import PRIORITY_MAX
 from antiphon.client.aio.subscribing import Start
 from antiphon.values import PropertyValue
 
 DEFAULT_URL = "antiphon://127.0.0.1:7420"
+PORT_MAX: Final = 65_535
 
 _UNIT_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "": 1}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)")
@@ -90,9 +93,16 @@ class IntermixedParser(argparse.ArgumentParser):
             self._is_inside = False
 
 
+def whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+
+
 def positive(text: str) -> int:
     """An integer of at least one."""
-    value = int(text)
+    value = whole_number(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not a positive number")
     return value
@@ -100,7 +110,7 @@ def positive(text: str) -> int:
 
 def not_negative(text: str) -> int:
     """An integer of at least zero."""
-    value = int(text)
+    value = whole_number(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{value} is less than nothing")
     return value
@@ -108,9 +118,35 @@ def not_negative(text: str) -> int:
 
 def seconds_option(text: str) -> float:
     """A time in seconds, which may be a fraction of one."""
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no time in seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds, such as 5 or 0.5")
+    return value
+
+
+def lifetime_option(text: str) -> float:
+    """A time in seconds after which messages expire."""
+    value = seconds_option(text)
+    if not value:
+        raise argparse.ArgumentTypeError("a message lives for more than 0 seconds; without --ttl for ever")
+    return value
+
+
+def priority_option(text: str) -> int:
+    value = whole_number(text)
+    if not 0 <= value <= PRIORITY_MAX:
+        raise argparse.ArgumentTypeError(f"{value} is no priority: those are 0 to {PRIORITY_MAX}")
+    return value
+
+
+def port_option(text: str) -> int:
+    """A port that others can connect to."""
+    value = whole_number(text)
+    if not 1 <= value <= PORT_MAX:
+        raise argparse.ArgumentTypeError(f"{value} is no port: those are 1 to {PORT_MAX}")
     return value
 
 
@@ -143,3 +179,16 @@ def duration_option(text: str) -> float:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no time such as 90s, 5m, 1h or 7d")
     return float(match[1]) * _UNIT_SECONDS[match[2]]
+
+
+def duration_up_to(most: str) -> Callable[[str], float]:
+    """Reads times that are not longer than `most`, such as `7d`."""
+    limit = duration_option(most)
+
+    def limited_duration(text: str) -> float:
+        value = duration_option(text)
+        if value > limit:
+            raise argparse.ArgumentTypeError(f"{text!r} is longer than {most}")
+        return value
+
+    return limited_duration

@@ -5,7 +5,8 @@ sent as soon as they arrive. Sending stops at the first message that cannot be s
 names the line, standard output says how many before it are confirmed, and nothing after it is stored.
 
 With `--json`: `{"confirmed": N, "destination": …, "last": {…} | null}`, where `last` has `channel`,
-`sequence`, `message_id` and `duplicate`; and `error` if the command failed.
+`sequence`, `message_id` and `duplicate`; and `error` if the command failed. A mistake of usage (exit code 2)
+is told on standard error only.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from antiphon.cli.lines import bytes_to_read, read_lines
 from antiphon.cli.options import (
     add_client_options,
     add_connection_options,
+    lifetime_option,
     not_negative,
     positive,
+    priority_option,
     property_option,
     seconds_option,
 )
@@ -58,11 +61,14 @@ def add_command(commands: Any) -> None:
         help="may be repeated; TYPE is str (default), int, float or bool",
     )
     parser.add_argument(
-        "--priority", type=int, default=PRIORITY_DEFAULT, help="0 to 9, the highest goes first (default 4)"
+        "--priority",
+        type=priority_option,
+        default=PRIORITY_DEFAULT,
+        help="0 to 9, the highest goes first (default 4)",
     )
     parser.add_argument(
         "--ttl",
-        type=seconds_option,
+        type=lifetime_option,
         metavar="SECONDS",
         help="the messages expire so long after they were sent",
     )
@@ -99,22 +105,32 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dedup_id is not None and (not is_one or arguments.count not in (None, 1)):
         print("antiphon send: --dedup-id is the id of one message: give a body, or --file", file=sys.stderr)
         return USAGE
-    if arguments.priority not in range(10):
-        raise antiphon.InvalidMessage(f"the priority is 0 to 9, not {arguments.priority}")
     try:
         receipts: Sequence[antiphon.Receipt] = asyncio.run(_send(arguments))
-    except antiphon.PublishError as error:
-        _tell(arguments, error.confirmed, None, error)
-        return TIMED_OUT if isinstance(error, antiphon.PublishUncertain) else FAILED
+    except antiphon.AntiphonError as error:
+        if isinstance(error, antiphon.PublishError):
+            _tell(arguments, error.confirmed, None, error)
+        elif arguments.json:
+            _tell(arguments, 0, None, error)
+        else:
+            print(f"antiphon: {error}", file=sys.stderr)
+        return TIMED_OUT if _is_late(error) else FAILED
     _tell(arguments, len(receipts), receipts[-1] if receipts else None)
     return 0
+
+
+def _is_late(error: antiphon.AntiphonError) -> bool:
+    """Might it have gone well with more time?"""
+    if isinstance(error, antiphon.ConnectionFailed):
+        return isinstance(error.__cause__, TimeoutError)
+    return isinstance(error, antiphon.Timeout | antiphon.PublishUncertain)
 
 
 def _tell(
     arguments: argparse.Namespace,
     confirmed: int,
     last: antiphon.Receipt | None,
-    error: antiphon.PublishError | None = None,
+    error: antiphon.AntiphonError | None = None,
 ) -> None:
     """Print how many are stored, and the error if there was one."""
     if arguments.json:

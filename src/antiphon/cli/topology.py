@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from antiphon.cli.options import positive
+from antiphon.cli.options import not_negative, positive
 from antiphon.errors import NodeError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def add_topology_options(parser: argparse.ArgumentParser, *, transports: tuple[s
     )
     parser.add_argument(
         "--witnesses",
-        type=_count,
+        type=not_negative,
         metavar="W",
         help="nodes of each channel that only vote (default 1 with two message managers, else 0)",
     )
@@ -79,10 +79,3 @@ def refuse_contradictions(arguments: argparse.Namespace, spec: ClusterSpec, wher
     ]
     if wrong:
         raise NodeError(f"{where} holds another cluster than was asked for: {'; '.join(wrong)}")
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is less than none")
-    return value

@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from antiphon.cli.options import port_option
 from antiphon.cli.topology import (
     MEMORY,
     TRANSPORTS,
@@ -166,7 +167,5 @@ def _print_ready_text(ready: dict[str, Any]) -> None:
 
 
 def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= 65_535:
-        raise argparse.ArgumentTypeError(f"{value} is no port")
-    return value
+    """A port, or 0 for a free one."""
+    return 0 if text == "0" else port_option(text)

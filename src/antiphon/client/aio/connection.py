@@ -277,6 +277,7 @@ class Connection(Block):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
         failures: dict[str, str] = {}
+        late: TimeoutError | None = None
         link = ClientLink(
             self._servers,
             user=self._user,
@@ -286,7 +287,7 @@ class Connection(Block):
         )
         for place, server in enumerate(self._servers):
             # A server that never answers leaves the others their share of the time.
-            share = (deadline - loop.time()) / (len(self._servers) - place)
+            share = max(0.0, deadline - loop.time()) / (len(self._servers) - place)
             try:
                 await link.reach(server, share)
                 self._link = link
@@ -296,12 +297,14 @@ class Connection(Block):
                 return link
             except (AccessDenied, ClientIdInUse):
                 raise
-            except TimeoutError:
+            except TimeoutError as error:
+                late = error
                 failures[str(server)] = f"no answer within {share:.3g} s"
             except (OSError, AntiphonError) as error:
                 failures[str(server)] = reason_of(error)
         reasons = "; ".join(f"{server}: {reason}" for server, reason in failures.items())
-        raise ConnectionFailed(f"no server could be reached. {reasons}", failures)
+        # The cause tells whether more time might have helped.
+        raise ConnectionFailed(f"no server could be reached. {reasons}", failures) from late
 
 
 def _checked(what: str, text: str | None, bytes_max: int) -> str:

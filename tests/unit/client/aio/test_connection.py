@@ -75,10 +75,22 @@ async def test_a_failure_tells_who_was_tried_and_why() -> None:
         with pytest.raises(antiphon.ConnectionFailed) as failed:
             await antiphon.connect(f"antiphon://{','.join(servers)}", timeout=0.2, spread=False)
         assert failed.value.tried == tuple(servers)
+        assert isinstance(failed.value.__cause__, TimeoutError), "one of them might have answered later"
         text = str(failed.value)
         assert f"{nobody}: Connection refused" in text
         assert f"{servers[1]}: no answer within" in text
         assert f"{servers[2]}: we speak 2" in text
+
+
+@asynchronous
+async def test_a_connection_without_time_is_late_and_no_time_is_negative() -> None:
+    async with serving() as server:
+        with pytest.raises(antiphon.ConnectionFailed, match=r"no answer within 0 s$") as failed:
+            await antiphon.connect(server.url, timeout=0)
+        assert isinstance(failed.value.__cause__, TimeoutError)
+        with pytest.raises(antiphon.ConnectionFailed, match="refused") as failed:
+            await antiphon.connect(f"antiphon://127.0.0.1:{free_port()}")
+        assert failed.value.__cause__ is None
 
 
 @asynchronous
