@@ -12,6 +12,7 @@ import antiphon
 from antiphon import values
 from antiphon.batch import builder, layout
 from antiphon.client.aio import connection, consumer, staging
+from antiphon.client.core import publication
 from antiphon.client.core.consumer import FIRST_MESSAGES, PREFETCH_MESSAGES
 from antiphon.names import NAME_BYTES_MAX
 from antiphon.wire import transactions
@@ -91,6 +92,7 @@ def test_every_public_name_stands_on_the_page() -> None:
         f"{transactions.STAGED_MESSAGES_MAX:,} messages, {transactions.STAGED_BYTES_MAX:,} bytes",
         f"at most {transactions.STAGED_SECONDS_MAX:,} s",
         f"of an application that stages | 1 to {staging.APPLICATION_BYTES_MAX} bytes |",
+        f"a number of seconds or a timedelta, at most {publication.SECONDS_MAX:,} s;",
         f"| `user` | None | at most {connection.USER_BYTES_MAX} bytes of UTF-8 |",
         f"| `password` | None | at most {connection.PASSWORD_BYTES_MAX:,} bytes of UTF-8 |",
         f"one connection of the whole cluster has it; at most {connection.USER_BYTES_MAX} bytes of UTF-8 |",

@@ -10,6 +10,7 @@ from antiphon.client.aio.block import Duration, seconds
 from antiphon.client.aio.dead import DeadQueue, MakeScope, describe, move
 from antiphon.client.aio.holds import read_reports
 from antiphon.client.aio.link import ClientLink
+from antiphon.client.aio.merging import check_channel
 from antiphon.client.core.outbox import Order
 from antiphon.client.core.outcomes import destination_error
 from antiphon.errors import InvalidName, LocalError, ProtocolError
@@ -192,6 +193,7 @@ class Admin:
 
         >>> await admin.purge("queue:orders")
         """
+        check_channel(parse_destination(destination), channel)
         await self._order(destination, lambda id: PurgeDestination(destination=id), channel)
 
     async def dead(self, destination: str | None = None) -> list[dict[str, Any]]:
@@ -235,8 +237,10 @@ class Admin:
 
         >>> await admin.move("queue:orders", "queue:orders.later")
         """
-        if parse_destination(source).kind != "queue":
+        name = parse_destination(source)
+        if name.kind != "queue":
             raise LocalError(f"{source} is a topic: only the messages of a queue are moved")
+        check_channel(name, channel)
         if source == target:
             raise LocalError(f"the messages of {source} are there already")
         return await move(self._make_scope, source, target, channel)

@@ -18,8 +18,16 @@ from antiphon.client.aio.lots import Lot
 from antiphon.client.aio.ranges import browse
 from antiphon.client.aio.scope import SessionScope
 from antiphon.client.core.consumer import Span
-from antiphon.errors import AntiphonError, ConsumerClosed, DestinationError, DestinationUnavailable, Timeout
+from antiphon.errors import (
+    AntiphonError,
+    ConsumerClosed,
+    DestinationError,
+    DestinationUnavailable,
+    LocalError,
+    Timeout,
+)
 from antiphon.message import Message
+from antiphon.names import DEAD_QUEUE_NAME, DestinationName
 from antiphon.selectors import Selector
 
 PAUSE_SECONDS: Final = 0.5
@@ -268,6 +276,14 @@ class _Taking:
         transits, self._transits = self._transits, {}
         for part, transit in transits.items():
             part.turn_back(transit)
+
+
+def check_channel(name: DestinationName, channel: str) -> None:
+    """Raise LocalError if a channel is named, and the destination is not one that every channel has."""
+    if channel and not name.has_parts:
+        raise LocalError(
+            f"{name} has no parts: only of {DEAD_QUEUE_NAME} a channel is named, not {channel!r}"
+        )
 
 
 def _is_away(error: BaseException) -> bool:

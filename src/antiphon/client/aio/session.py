@@ -10,7 +10,7 @@ from antiphon.batch.bodies import Sendable
 from antiphon.batch.layout import PRIORITY_DEFAULT
 from antiphon.client.aio.block import Block, Duration, Once, timeout_s
 from antiphon.client.aio.consumer import Consumer, Intake
-from antiphon.client.aio.merging import MergedIntake, browse_merged
+from antiphon.client.aio.merging import MergedIntake, browse_merged, check_channel
 from antiphon.client.aio.producer import Producer
 from antiphon.client.aio.ranges import browse
 from antiphon.client.aio.requesting import KeptProducers, Requester
@@ -124,6 +124,7 @@ class Session(Block):
         """
         text = compile_selector(selector).text
         name = parse_destination(destination)
+        check_channel(name, channel)
         wish = SubscriptionWish(name, durable, shared, start, text, no_local)
 
         def intake(channel: str) -> Intake:
@@ -152,7 +153,9 @@ class Session(Block):
         ...     print(message.sequence, message.body)
         """
         matches = compile_selector(selector)
-        if parse_destination(destination).has_parts and not channel:
+        name = parse_destination(destination)
+        check_channel(name, channel)
+        if name.has_parts and not channel:
             return browse_merged(self._scope, destination, matches, create=create)
         return browse(self._scope, destination, matches, create=create, channel=channel)
 

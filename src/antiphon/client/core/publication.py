@@ -34,6 +34,8 @@ ROW_BYTES = 8
 HEAD_BYTES = 192
 """The bytes around a batch in a command, about."""
 
+SECONDS_MAX: Final = I64_MAX // 10_000
+"""The longest `ttl` and `delay`: added to the time of sending, in ms, it is still a number of 64 bits."""
 
 Bodies: TypeAlias = list[bytes] | BatchBuilder | Batch
 """Bodies that travel together: plain ones, messages of any kind, or columns that lack only their numbers."""
@@ -94,8 +96,9 @@ class Row(NamedTuple):
 def _milliseconds(value: float | timedelta, what: str, least: int) -> int:
     """A duration, rounded up to whole milliseconds; raises InvalidMessage if it cannot be one."""
     given = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= I64_MAX // 10_000:
-        raise InvalidMessage(f"{what} is a number of seconds or a timedelta, not {value!r}")
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= SECONDS_MAX:
+        allowed = f"{'more than 0' if least else '0'} to {SECONDS_MAX:,} s"
+        raise InvalidMessage(f"{what} is a number of seconds or a timedelta, {allowed}; it was {value!r}")
     milliseconds = -int(-given * 1000 // 1)
     if milliseconds < least:
         raise InvalidMessage(f"{what} is more than 0 seconds; without one the message never expires")

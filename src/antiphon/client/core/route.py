@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from antiphon.errors import ConnectionFailed
+from antiphon.errors import ConnectionFailed, LocalError
 
 PORT_DEFAULT = 7420
 SCHEME = "antiphon://"
@@ -38,6 +38,8 @@ def parse_url(url: str) -> list[Server]:
     >>> parse_url("antiphon://10.0.0.1,[::1]:7421")
     [Server(host='10.0.0.1', port=7420), Server(host='::1', port=7421)]
     """
+    if not isinstance(url, str):
+        raise LocalError(f"a url is a text such as {SCHEME}127.0.0.1:{PORT_DEFAULT}; it was {url!r}")
     if not url.startswith(SCHEME):
         raise ConnectionFailed(f"the url {url!r} does not begin with {SCHEME}")
     return [_parse_server(part, url) for part in url.removeprefix(SCHEME).rstrip("/").split(",")]

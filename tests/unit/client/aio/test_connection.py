@@ -122,6 +122,9 @@ async def test_nothing_works_before_connecting() -> None:
 def test_a_url_that_is_none_is_refused_at_once() -> None:
     with pytest.raises(antiphon.ConnectionFailed, match="antiphon://"):
         antiphon.connect("http://127.0.0.1")
+    for url in (5, None):
+        with pytest.raises(antiphon.LocalError, match="a url is a text"):
+            antiphon.connect(url)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("what", ["user", "password", "client_id"])
@@ -147,6 +150,23 @@ def test_credentials_are_counted_in_bytes_as_client_managers_count_them(what: st
 def test_an_acknowledge_mode_that_does_not_exist_is_refused_at_once() -> None:
     with pytest.raises(antiphon.LocalError, match="'auto', 'client', 'individual', 'dups_ok'"):
         antiphon.connect("antiphon://127.0.0.1").session(ack="never")  # type: ignore[arg-type]
+
+
+@asynchronous
+async def test_a_channel_is_named_only_of_a_destination_that_every_channel_has() -> None:
+    async with serving() as server, antiphon.connect(server.url) as connection:
+        session, admin = connection.session(), connection.admin()
+        told = "queue:x has no parts: only of queue:_DMQ a channel is named, not 'zz'"
+        with pytest.raises(antiphon.LocalError, match=told):
+            session.consumer("queue:x", channel="zz")
+        with pytest.raises(antiphon.LocalError, match=told):
+            session.browse("queue:x", channel="zz")
+        with pytest.raises(antiphon.LocalError, match=told):
+            await admin.purge("queue:x", channel="zz")
+        with pytest.raises(antiphon.LocalError, match=told):
+            await admin.move("queue:x", "queue:y", channel="zz")
+        session.consumer("queue:_DMQ", channel="a")
+        session.browse("queue:_DMQ", channel="a")
 
 
 @asynchronous

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from antiphon.batch import BODY_BYTES_MAX
-from antiphon.client.core.publication import GATHERED_BYTES_MAX, Publication, Row
+from antiphon.client.core.publication import GATHERED_BYTES_MAX, SECONDS_MAX, Publication, Row
 from antiphon.errors import InvalidMessage, InvalidName, MessageTooLarge
 
 
@@ -60,6 +60,23 @@ def test_a_message_that_may_not_be_sent_changes_nothing(
     batch = gathering.build(9, 1)
     assert batch is not None
     assert batch.bodies() == [b"good"]
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (Row(b"x", ttl=-1), "ttl is .*, more than 0 to 922,337,203,685,477 s; it was -1"),
+        (Row(b"x", ttl=1e30), "ttl is .*, more than 0 to 922,337,203,685,477 s; it was 1e[+]30"),
+        (Row(b"x", delay=-1), "delay is .*, 0 to 922,337,203,685,477 s; it was -1"),
+    ],
+)
+def test_a_time_beyond_the_range_is_refused_with_the_range(
+    gathering: Publication, row: Row, told: str
+) -> None:
+    with pytest.raises(InvalidMessage, match=told):
+        gathering.add(row, Waiting())
+    gathering.add(Row(b"x", ttl=SECONDS_MAX, delay=SECONDS_MAX), Waiting())
+    assert gathering.build(9, 1) is not None
 
 
 def test_time_to_live_and_delay_count_from_the_time_of_sending(gathering: Publication) -> None:

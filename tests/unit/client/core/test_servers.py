@@ -53,6 +53,12 @@ def test_a_url_that_is_none_is_refused_with_its_text(url: str) -> None:
     assert repr(url) in str(refused.value)
 
 
+@pytest.mark.parametrize("url", [5, None, b"antiphon://a:1"])
+def test_a_url_that_is_no_text_is_refused_at_once(url: object) -> None:
+    with pytest.raises(LocalError, match=r"a url is a text such as antiphon://127\.0\.0\.1:7420; it was"):
+        parse_url(url)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("value", "expected"), [(0, 0.0), (2, 2.0), (0.5, 0.5), (timedelta(minutes=1), 60.0)]
 )
