@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from antiphon.runtime.cluster_data import PORTS_VARIABLE, free_ports
 from tests.processes import ANTIPHON, Server, antiphon
 
 MIB = 1 << 20
@@ -232,6 +233,22 @@ def test_a_port_that_is_taken_is_told_in_one_sentence(tmp_path: Path) -> None:
     told = refused.stderr.splitlines()[-1]
     assert told.startswith(f"antiphon: cannot listen on 127.0.0.1:{port} for clients: ")
     assert "Traceback" not in refused.stderr and "--port" in told
+
+
+def test_an_embedded_system_chooses_from_the_ports_that_the_variable_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with free_ports() as next_port:
+        number = next_port()
+    monkeypatch.setenv(PORTS_VARIABLE, f"{number}-{number}")
+    with Server(tmp_path / "one") as one:
+        assert one.url == f"antiphon://127.0.0.1:{number}"
+        refused = antiphon("up", "--data", str(tmp_path / "other"), "--port", "0")
+        assert refused.returncode == 1
+        assert refused.stderr.splitlines()[-1] == f"antiphon: no port between {number} and {number} is free"
+    monkeypatch.setenv(PORTS_VARIABLE, "many")
+    refused = antiphon("up", "--data", str(tmp_path / "other"), "--port", "0")
+    assert refused.returncode == 1 and "ANTIPHON_PORTS is 'many', and not FIRST-LAST" in refused.stderr
 
 
 def test_clients_may_come_to_another_address(tmp_path: Path) -> None:

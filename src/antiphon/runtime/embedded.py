@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
+import random
 import secrets
 import time
 from collections.abc import Callable
@@ -14,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from antiphon import clock
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, NodeError
 from antiphon.journal.format import Settings as JournalSettings
 from antiphon.node import EMBEDDED_ROLE
+from antiphon.runtime.cluster_data import ports_to_choose_from
 from antiphon.runtime.disk import FileDisk
 from antiphon.runtime.loops import loop_factory, stop_signal
 from antiphon.runtime.network import ClientPort
@@ -76,7 +79,7 @@ async def _serve(
     try:
         runner.begin({channel: storage}, port)
         await runner.serving
-        await port.start(settings.host, settings.port)
+        await _listen(port, settings.host, settings.port)
         announce(_ready(settings, started, port))
         await asyncio.wait((stop, runner.failed), return_when=asyncio.FIRST_COMPLETED)
         if runner.failed.done():
@@ -94,6 +97,22 @@ async def _serve(
     runner.end()
     storage.close()
     return 0
+
+
+async def _listen(port: ClientPort, host: str, number: int) -> None:
+    """Listen on this port, or if it is 0 on a free one, drawn like those of a cluster."""
+    if number:
+        await port.start(host, number)
+        return
+    ports = ports_to_choose_from()
+    for candidate in random.SystemRandom().sample(ports, len(ports)):
+        try:
+            await port.start(host, candidate)
+            return
+        except NodeError as error:
+            if not (isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE):
+                raise
+    raise NodeError(f"no port between {ports[0]} and {ports[-1]} is free")
 
 
 def _ready(settings: EmbeddedSettings, started: StartedNode, port: ClientPort) -> dict[str, Any]:
