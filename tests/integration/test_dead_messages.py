@@ -321,8 +321,12 @@ async def test_messages_are_moved_and_purged(server: Server) -> None:
         await admin.purge("queue:to")
         counts = await row_of(admin, "queue:to")
         assert (counts["messages"], counts["purged"], counts["published"]) == (0, 700, 700)
-        with pytest.raises(antiphon.AcknowledgeRefused):
+        with pytest.raises(antiphon.AcknowledgeRefused) as refused:
             await messages[0].ack()
+        assert refused.value.text == (
+            "1 of 1 were no longer there: meanwhile they were given to another consumer, purged or moved; "
+            "for any others the call counts, and it need not be repeated"
+        )
 
 
 @in_a_loop

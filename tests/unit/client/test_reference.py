@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from antiphon.batch import builder, layout
 from antiphon.client.aio import connection, consumer, staging
 from antiphon.client.core import publication
 from antiphon.client.core.consumer import FIRST_MESSAGES, PREFETCH_MESSAGES
+from antiphon.message_manager.state.destinations import queue
 from antiphon.names import NAME_BYTES_MAX
 from antiphon.wire import transactions
 from tests.unit.client.test_public_names import PUBLIC, names
 
-PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "client.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "reference" / "client.md").read_text(encoding="utf-8")
 
 CLASSES: dict[str, type[Any]] = {
     name: getattr(antiphon, name) for name in PUBLIC if name != "PublishUncertain"
@@ -102,3 +105,11 @@ def test_every_public_name_stands_on_the_page() -> None:
 )
 def test_the_page_has_the_limits(limit: str) -> None:
     assert limit in PAGE
+
+
+def test_what_was_published_to_a_queue_is_told_with_all_its_fates() -> None:
+    """As the queue itself counts it, see QUE1."""
+    fates = re.search(r"published = live((?: \+ \w+)+)", str(queue.__doc__))
+    assert fates is not None
+    told = " ".join((DOCS / "operating" / "dead-messages.md").read_text(encoding="utf-8").split())
+    assert f"published = messages{fates[1]}," in told

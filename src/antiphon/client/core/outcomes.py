@@ -34,6 +34,12 @@ _REFUSED = {
     int(OutcomeCode.GAP): "a message before it is missing",
 }
 
+# The channel counts the messages of one call that were not there. It has done the call for the others.
+_LOST = (
+    "meanwhile they were given to another consumer, purged or moved; for any others the call "
+    "counts, and it need not be repeated"
+)
+
 
 def publish_error(item: ConfirmItem, session: int, channel: str) -> AntiphonError:
     """Why a message with this outcome was not stored, or may not have been."""
@@ -71,9 +77,9 @@ def acknowledge_error(item: ConfirmItem) -> AcknowledgeRefused | None:
         case OutcomeCode.APPLIED | OutcomeCode.DUPLICATE:
             return None
         case OutcomeCode.ACK_LOST:
-            return AcknowledgeRefused(
-                item.text or f"message {item.sequence} was given to another consumer meanwhile"
-            )
+            if item.text:
+                return AcknowledgeRefused(f"{item.text}: {_LOST}")
+            return AcknowledgeRefused(f"message {item.sequence} was given to another consumer meanwhile")
         case OutcomeCode.NO_DESTINATION:
             return AcknowledgeRefused(item.text or "the destination does not exist any more")
     return AcknowledgeRefused(item.text or _UNCERTAIN.get(item.code, "the acknowledgement was refused"))
