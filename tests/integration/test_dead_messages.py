@@ -330,6 +330,34 @@ async def test_messages_are_moved_and_purged(server: Server) -> None:
 
 
 @in_a_loop
+async def test_the_command_line_says_how_many_messages_were_not_moved(server: Server) -> None:
+    def move(source: str, *more: str) -> tuple[str, str]:
+        moved = command("admin", "move", source, "queue:moved", *more, url=server.url)
+        assert moved.returncode == 0, moved.stderr
+        return moved.stdout, moved.stderr
+
+    async with opened(server) as (session, admin):
+        await session.producer("queue:unripe").send(b"1", delay=3_600)
+        stays = (
+            "in queue:{}: a consumer has them, the groups of their keys or the exclusive queue, or they wait "
+            "for their time\n"
+        )
+        said = (
+            "0 messages are moved to queue:moved\n",
+            "antiphon: 1 message stays " + stays.format("unripe"),
+        )
+        assert move("queue:unripe") == said
+        await admin.create("queue:owned", exclusive=True)
+        owner = await session.consumer("queue:owned", prefetch=0)
+        await session.producer("queue:owned").send_many([b"1", b"2"])
+        said = ('{"messages": 0}\n', "antiphon: 2 messages stay " + stays.format("owned"))
+        assert move("queue:owned", "--json") == said
+        await owner.close()
+        assert move("queue:owned") == ("2 messages are moved to queue:moved\n", "")
+        assert move("queue:owned") == ("0 messages are moved to queue:moved\n", "")
+
+
+@in_a_loop
 async def test_a_purged_topic_has_nothing_for_anybody(server: Server) -> None:
     async with opened(server) as (session, admin):
         consumer = await session.consumer("topic:purged", prefetch=0)

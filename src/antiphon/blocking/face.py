@@ -189,6 +189,10 @@ class Admin(Face[AsyncAdmin]):
 
         Each is moved once, also when the caller is killed in the middle. `channel` is for "queue:_DMQ".
 
+        This takes messages as one more consumer does. So what stays is: messages that consumers have;
+        those with a key of a group that a consumer has; everything in an exclusive queue that has a
+        consumer; and delayed messages. Close the consumers to move all but the delayed ones.
+
         >>> admin.move("queue:orders", "queue:orders.later")
         """
         return self._loop.run(self._inner.move(source, target, channel=channel))

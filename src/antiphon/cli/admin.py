@@ -163,7 +163,13 @@ def _add_messages(questions: Any) -> None:
     retry.add_argument(
         "--id", dest="ids", action="append", default=[], metavar="ID", help="only this one (repeatable)"
     )
-    move = questions.add_parser("move", help="move the messages of a queue that no consumer has")
+    move = questions.add_parser(
+        "move",
+        help="move the messages of a queue that no consumer has",
+        description="Moves the messages of a queue that no consumer has, as one more consumer would take "
+        "them. Messages of a group that a consumer has stay, as do those of an exclusive queue with a "
+        "consumer, and delayed ones.",
+    )
     move.add_argument("source", metavar="FROM", help="for example queue:orders")
     move.add_argument("target", metavar="TO", help="for example queue:orders.later")
     consumers = questions.add_parser("consumers", help="consumers, with the messages that they have")
@@ -381,12 +387,28 @@ async def _sent_back(arguments: argparse.Namespace, admin: antiphon.Admin) -> tu
 
 
 def _move(arguments: argparse.Namespace) -> int:
-    count = _administer(
-        arguments,
-        lambda admin: admin.move(arguments.source, arguments.target, channel=arguments.channel),
-    )
+    count, left = _administer(arguments, lambda admin: _moved(arguments, admin))
     _tell_done(arguments, {"messages": count}, f"{count} messages are moved to {arguments.target}")
+    if left:
+        stay = "1 message stays" if left == 1 else f"{left} messages stay"
+        print(
+            f"antiphon: {stay} in {arguments.source}: a consumer has them, the groups of their keys or the "
+            "exclusive queue, or they wait for their time",
+            file=sys.stderr,
+        )
     return 0
+
+
+async def _moved(arguments: argparse.Namespace, admin: antiphon.Admin) -> tuple[int, int]:
+    """How many were moved; and if there were none, how many stay."""
+    count = await admin.move(arguments.source, arguments.target, channel=arguments.channel)
+    if count:
+        return count, 0
+    return 0, sum(
+        row["messages"]
+        for row in await admin.destinations()
+        if row["name"] == arguments.source and arguments.channel in ("", row["channel"])
+    )
 
 
 def _consumers(arguments: argparse.Namespace) -> int:
