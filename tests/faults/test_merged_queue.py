@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -80,7 +81,7 @@ def test_dead_messages_of_all_channels_are_consumed_as_one(
             consumer = await session.consumer(DEAD, prefetch=prefetch)
             messages = await consumer.receive_many(50, timeout=WAIT_S)
             assert {channel: bodies_of(messages, channel) for channel in CHANNELS} == wanted
-            assert await consumer.receive(timeout=0) is None
+            assert await consumer.receive(timeout=timedelta()) is None
             if ack == "transacted":
                 await session.commit()
             elif ack == "client":

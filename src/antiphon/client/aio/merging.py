@@ -95,8 +95,8 @@ class MergedIntake:
         """What came of opening each part. When one is open, the others are waited for a moment only."""
         tasks = {channel: asyncio.ensure_future(part.opened()) for channel, part in parts.items()}
         done, late = await asyncio.wait(tasks.values(), timeout=LATE_SECONDS)
-        if late and all(task.exception() for task in done):
-            _, late = await asyncio.wait(late, return_when=asyncio.FIRST_COMPLETED)
+        while late and all(task.exception() for task in done):
+            done, late = await asyncio.wait(late, return_when=asyncio.FIRST_COMPLETED)
         for task in late:
             task.cancel()  # the part goes on opening
         return {
@@ -129,7 +129,8 @@ class MergedIntake:
         if len(parts) == 1:
             return await parts[0].take(count, timeout, in_turn=in_turn)
         loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else loop.time() + seconds(timeout, "timeout")
+        limit_s = None if timeout is None else seconds(timeout, "timeout")
+        deadline = None if limit_s is None else loop.time() + limit_s
         taking = _Taking(count, in_turn)
         is_asked = False
         if not in_turn:
@@ -144,7 +145,7 @@ class MergedIntake:
                 for part in turns:
                     if part.buffered:
                         await taking.from_part(part, 0)
-                if timeout == 0:
+                if limit_s == 0:
                     for part in turns if not taking.rows else ():
                         await taking.from_part(part, 0)
                 is_late = deadline is not None and loop.time() >= deadline
