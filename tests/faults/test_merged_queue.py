@@ -82,6 +82,7 @@ def test_dead_messages_of_all_channels_are_consumed_as_one(
             messages = await consumer.receive_many(50, timeout=WAIT_S)
             assert {channel: bodies_of(messages, channel) for channel in CHANNELS} == wanted
             assert await consumer.receive(timeout=timedelta()) is None
+            assert await consumer.receive_many(0) == []
             if ack == "transacted":
                 await session.commit()
             elif ack == "client":

@@ -165,7 +165,9 @@ class Scene:
 
     def _pass_time(self, ms: int) -> None:
         self.channel.pass_time(ms)
-        self.memory.pass_time(self.channel.wall_ms)
+        if ms:
+            # A mark that moves nothing is passed over.
+            self.memory.pass_time(self.channel.wall_ms)
 
     def _alter(self, window_s: float) -> None:
         wish = AlterDestination(destination=self.destination, settings=f'{{"dedup_window":{window_s}}}')

@@ -636,13 +636,13 @@ class Intake:
         attached.core.in_transit.append(taken)
         return Transit(attached, taken)
 
-    def hand_over(self, transit: Transit) -> list[Span]:
-        """The messages, if they are still the consumer's and may be given now; else they go back."""
+    def may_hand_over(self, transit: Transit) -> bool:
+        """Are the messages still the consumer's, and may they be given now?"""
         attached = transit.attached
         is_hindered = self._scope.hindrance is not None or attached.link.is_stopped
-        if is_hindered or attached is not self._opening.result or not self._is_sure(attached):
-            self.turn_back(transit)
-            return []
+        return not is_hindered and attached is self._opening.result and self._is_sure(attached)
+
+    def hand_over(self, transit: Transit) -> list[Span]:
         self._end_transit(transit)
         return transit.spans
 

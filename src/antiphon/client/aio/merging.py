@@ -36,8 +36,14 @@ PAUSE_SECONDS: Final = 0.5
 LATE_SECONDS: Final = 1.0
 """For so long channels that have not answered yet hold up those that are there."""
 
+_ATTEMPTS: Final = 5
+"""How often messages are taken again because they may be others'."""
+
 Parts = dict[str, Intake]
 """The intakes of the parts, by channel."""
+
+Asked = dict[Intake, asyncio.Task[None]]
+"""The parts that are waited for."""
 
 
 class MergedIntake:
@@ -132,7 +138,8 @@ class MergedIntake:
         limit_s = None if timeout is None else seconds(timeout, "timeout")
         deadline = None if limit_s is None else loop.time() + limit_s
         taking = _Taking(count, in_turn)
-        is_asked = False
+        asked: Asked = {}
+        attempts = _ATTEMPTS
         if not in_turn:
             for part in parts:
                 part.empty_hand()
@@ -141,7 +148,7 @@ class MergedIntake:
                 await self._open_parts()  # raises the error if a part has ended
                 self._turns += 1
                 first = self._turns % len(parts)
-                turns = parts[first:] + parts[:first]
+                turns = [part for part in parts[first:] + parts[:first] if part not in asked]
                 for part in turns:
                     if part.buffered:
                         await taking.from_part(part, 0)
@@ -150,48 +157,21 @@ class MergedIntake:
                         await taking.from_part(part, 0)
                 is_late = deadline is not None and loop.time() >= deadline
                 if is_late or not taking.missing:
-                    had_any = taking.rows > 0
-                    given = taking.give()
-                    if given or (is_late and (is_asked or not had_any)):
-                        return given
-                    # The messages may be those of others by now: their parts ask, and they are taken again.
-                    is_asked = is_late
+                    await _stop(asked)
+                    if taking.turn_back_unsure() and attempts:
+                        # Others may have these messages by now: their parts ask, and they are taken again.
+                        attempts -= 1
+                        continue
+                    if is_late or taking.rows or not count:
+                        return taking.give()
                     continue
-                await self._next_of_any(parts, taking, deadline)
+                for part in turns:
+                    asked[part] = asyncio.ensure_future(_next_of(part, taking, deadline))
+                await _first_of(asked)
         except BaseException:
+            await _stop(asked)
             taking.undo()
             raise
-
-    async def _next_of_any(self, parts: Sequence[Intake], taking: _Taking, deadline: float | None) -> None:
-        """Wait until a part has given a message, or nothing comes by the deadline."""
-        tasks = [asyncio.ensure_future(self._next_of(part, taking, deadline)) for part in parts]
-        pending = set(tasks)
-        before = taking.rows
-        try:
-            while pending and taking.rows == before:
-                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                if any(task.exception() is not None for task in done):
-                    break
-        finally:
-            for task in pending:
-                task.cancel()
-            if pending:
-                # A message that comes in the moment of the cancellation is taken or goes back to its part.
-                await asyncio.wait(pending)
-        failed = [task.exception() for task in tasks if not task.cancelled()]
-        for error in failed:
-            if error is not None and taking.rows == before:
-                raise error
-
-    async def _next_of(self, part: Intake, taking: _Taking, deadline: float | None) -> None:
-        try:
-            async with asyncio.timeout_at(deadline):
-                await _until_open(part)
-        except TimeoutError:
-            return
-        left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
-        if left != 0:
-            await taking.from_part(part, left, at_most=1)
 
     # -- taken -----------------------------------------------------------------
 
@@ -268,8 +248,14 @@ class _Taking:
             transit = self._transits.get(part)
             self._transits[part] = part.carry(spans, transit)
 
+    def turn_back_unsure(self) -> bool:
+        """Give back what may be others' by now, or may not be given; was there any?"""
+        unsure = [part for part, transit in self._transits.items() if not part.may_hand_over(transit)]
+        for part in unsure:
+            part.turn_back(self._transits.pop(part))
+        return bool(unsure)
+
     def give(self) -> list[Span]:
-        """Those that are still the consumer's; the others are back in their parts, or gone."""
         transits, self._transits = self._transits, {}
         return [span for part, transit in transits.items() for span in part.hand_over(transit)]
 
@@ -285,6 +271,36 @@ def check_channel(name: DestinationName, channel: str) -> None:
         raise LocalError(
             f"{name} has no parts: only of {DEAD_QUEUE_NAME} a channel is named, not {channel!r}"
         )
+
+
+async def _first_of(asked: Asked) -> None:
+    """Wait until a part has been heard; the others go on: what is on its way from them is wanted, too."""
+    await asyncio.wait(asked.values(), return_when=asyncio.FIRST_COMPLETED)
+    for part, task in list(asked.items()):
+        if task.done():
+            del asked[part]
+            task.result()
+
+
+async def _stop(asked: Asked) -> None:
+    """Ask no more. A message that comes in this moment is taken, or goes back to its part."""
+    tasks = list(asked.values())
+    asked.clear()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _next_of(part: Intake, taking: _Taking, deadline: float | None) -> None:
+    """Take the next message of a part, when the part is open."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            await _until_open(part)
+    except TimeoutError:
+        return
+    left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+    if left != 0:
+        await taking.from_part(part, left, at_most=1)
 
 
 def _is_away(error: BaseException) -> bool:
