@@ -644,11 +644,15 @@ class Dispatcher:
         return doubtful
 
     def dropped(self, numbers: Ranges, gone: Ranges) -> None:
-        """The log dropped some of these; the others were locked, and wait for that."""
+        """The log dropped some of these; the others were locked, and are in doubt when they are unlocked."""
         self.acknowledged(gone, [])
         left = self.dropping.intersection(numbers)
-        self.dropping.remove_all(left)
-        self._free(left)
+        self._doubt_again(left.difference(self._locks.get(self.source.id, _NONE)))
+
+    def _doubt_again(self, numbers: Ranges) -> None:
+        """Have the end of these ordered once more."""
+        self.dropping.remove_all(numbers)
+        self.in_doubt.add_all(numbers)
 
     def returned(self, numbers: Ranges, holders: list[Consumer], *, is_counted: bool) -> None:
         """Free messages that came back; counted ones after the delay that their source sets (DSP10)."""
@@ -692,6 +696,8 @@ class Dispatcher:
         self.withheld.add_all(expired)
 
     def unlocked(self, numbers: Ranges) -> None:
+        if self.dropping:
+            self._doubt_again(self.dropping.intersection(numbers))
         free = self.withheld.intersection(numbers)
         self.withheld.remove_all(free)
         self._free(free)

@@ -468,6 +468,24 @@ def test_a_non_persistent_message_that_was_seen_is_dropped_and_an_unseen_one_is_
     assert row_of(channel, "queue:orders")["dropped"] == 1
 
 
+def test_a_message_in_doubt_that_was_locked_is_dropped_when_it_is_unlocked(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    first = channel.order(client.publish_rows(queue, TRANSIENT))
+    channel.register(1, queue)
+    assert numbers_to(channel.flush(), 1) == [first]
+    channel.order(client.hold("query", first, queue, consumes=True))
+    channel.unregister(1, seen_through=1)
+    channel.order_proposals(channel.flush())
+    assert row_of(channel, "queue:orders")["dropped"] == 0, "a hold has it"
+    channel.order(client.release("query", heard=channel.heard))
+    channel.register(2, queue)
+    effects = channel.flush()
+    assert numbers_to(effects, 2) == [], "a consumer may have seen it"
+    channel.order_proposals(effects)
+    assert row_of(channel, "queue:orders")["dropped"] == 1
+
+
 def test_a_new_primary_drops_what_an_earlier_one_may_have_given_out(
     channel: Channel, client: Client, queue: int
 ) -> None:
