@@ -61,8 +61,9 @@ class GroupsKept(Checker):
         self._rows: dict[int, _Row] = {}
         self._members: dict[tuple[int, str], list[int]] = {}
         self._states: dict[int, ChannelState] = {}
-        # By entry: the messages of each source that were to be returned, with the number of the command.
-        self._returned: dict[int, list[tuple[int, int, Ranges]]] = {}
+        # By entry: the messages of each source that were to be returned, with the number of the command and
+        # its session; a primary's own command has session 0.
+        self._returned: dict[int, list[tuple[int, int, int, Ranges]]] = {}
         # By term: the node that claimed it, and behind which number.
         self._claims: dict[int, tuple[int, int]] = {}
         # By client manager and key, and those that are to go; by consumer, as it was registered last.
@@ -95,12 +96,13 @@ class GroupsKept(Checker):
         if entry.last <= self._folded:
             return
         self._folded = entry.last
-        for _, wish, sequence in commands_of(entry, payload):
+        for header, wish, sequence in commands_of(entry, payload):
             if isinstance(wish, Publish):
                 self._note(sequence, wish)
             elif isinstance(wish, Return):
                 source = wish.subscription or wish.destination
-                self._returned.setdefault(entry.last, []).append((sequence, source, wish.ranges))
+                returned = self._returned.setdefault(entry.last, [])
+                returned.append((sequence, header.session, source, wish.ranges))
 
     def _note(self, first: int, wish: Publish) -> None:
         batch = Batch.decode(wish.batch)
@@ -121,14 +123,19 @@ class GroupsKept(Checker):
         if returned and self._claims.get(state.term, (0, 0))[0] == node:
             exceptions = state.outcomes.within(entry.first, entry.last)
             refused = Ranges([(one.first, one.first + one.count) for one in exceptions])
-            for given in [
-                (state.term, source, number)
-                for sequence, source, numbers in returned
-                for number in numbers.numbers()
-                if sequence not in refused
-            ]:
-                self._with.pop(given, None)
-                self._held.pop(given, None)
+            for sequence, session, source, numbers in returned:
+                if sequence not in refused:
+                    for number in numbers.numbers():
+                        self._come_back((state.term, source, number), session)
+
+    def _come_back(self, given: Given, session: int) -> None:
+        """A session returns what its own consumers have; what others were given since stays with them."""
+        owner = self._with.get(given)
+        if owner is not None and session in (0, owner[0]):
+            del self._with[given]
+        held = self._held.get(given, {})
+        for owner in [owner for owner in held if session in (0, owner[0])]:
+            del held[owner]
 
     # -- the words -----------------------------------------------------------------
 
