@@ -1,7 +1,4 @@
-"""SimNode: a node of the simulated cluster, over all its lives.
-
-All events of one tick reach the node in one step. A sleeping node takes no step: its timers and arrivals are
-late. Plans of one life are void in the next.
+"""SimNode: a node of the simulated cluster, over all its lives (`lives.py`).
 
 A node with a disk comes back with that disk. A node without a disk is a client manager: each of its lives
 begins with nothing, under ids of its own. An embedded node has a disk and clients, and is the only node of
@@ -14,7 +11,6 @@ channels.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +24,7 @@ from antiphon.bus.messages import BusMessage, Data, Presence, ProducerOpen
 from antiphon.bus.replica import Replica
 from antiphon.bus.sequencer import State
 from antiphon.cluster.topology import LANES, Role
-from antiphon.errors import NoSpace, Unreadable
+from antiphon.errors import Unreadable
 from antiphon.journal.format import LOST_AND_FOUND
 from antiphon.journal.journal import Journal
 from antiphon.journal.ports import Buffer
@@ -38,15 +34,16 @@ from antiphon.node import InChannel, Node, NodeEffect, NodeEvent
 from antiphon.outlet import Outlet
 from antiphon.sim.checkers.watch import NodeFacts, Stand, Watch
 from antiphon.sim.cluster.misreading import Misreads
-from antiphon.sim.disk import PowerLost, SimDisk, SyncFailed
+from antiphon.sim.disk import SimDisk
 from antiphon.sim.habits import NodeHabits
 from antiphon.sim.image import Image
-from antiphon.sim.links import LinkHabits, Links
+from antiphon.sim.links import LinkHabits
+from antiphon.sim.lives import Ground, LivingNode
 from antiphon.sim.network import ClientPort
 from antiphon.sim.observing import ManagerObserver
 from antiphon.sim.storage import ChannelStorage
 from antiphon.sim.trace import summary
-from antiphon.sim.world import MILLISECOND_NS, NodeClock, Timer, World
+from antiphon.sim.world import MILLISECOND_NS, World
 from antiphon.standing import Agreed
 from antiphon.startup import (
     ClientManagerStart,
@@ -57,7 +54,6 @@ from antiphon.startup import (
     start_client_manager,
 )
 from antiphon.transport.interface import Peer
-from antiphon.wire.lanes import Lane
 
 CLUSTER = "sim"
 _AGREED = Agreed(digest="sim")
@@ -78,7 +74,7 @@ class Quarter:
         return self.config.group
 
 
-class Town:
+class Town(Ground[InChannel, "SimNode"]):
     """Everything common to the nodes of a run; `watch` sees the frames at the client ports."""
 
     def __init__(
@@ -89,25 +85,18 @@ class Town:
         links: LinkHabits,
         watch: Watch,
     ) -> None:
-        self.world = world
+        super().__init__(world, links)
         self.quarters = {one.channel: one for one in quarters}
         self.habits = habits
         self.watch = watch
         self.misreads = Misreads.NOTHING
         # Of each channel the newest configuration of any replica, and the end of its log then.
         self.newest = {one.channel: (one.config, 0) for one in quarters}
+        self.tick_ns = habits.tick_ns
         self.restart_ns = 300 * MILLISECOND_NS
-        self.links = Links(world, links, self._arrive)
-        chance = world.random("outlets")
-        # Do replicas receive late what they do not wait for, and gather arrivals while no other waits for
-        # them?
-        self.has_late = chance.random() < 0.7
-        self.has_spares = chance.random() < 0.7
-        self.whole_bytes: int = chance.choice((1_400, 60_000))
-        # Nodes with a disk, nodes with clients, and all nodes.
+        # Nodes with a disk, and nodes with clients.
         self.managers: dict[int, SimNode] = {}
         self.doors: dict[int, SimNode] = {}
-        self.runners: dict[int, SimNode] = {}
 
     def add_manager(
         self, node_id: int, quarter: Quarter, disk: SimDisk, *, has_clients: bool = False
@@ -134,9 +123,6 @@ class Town:
         roles |= {node: Role.CLIENT_MANAGER for node in self.doors if node not in self.managers}
         return {node: Peer("", 0, LANES[role]) for node, role in roles.items()}
 
-    def _arrive(self, to: int, event: InChannel) -> None:
-        self.runners[to].hear(event)
-
     def managers_of(self, channel: str) -> list[SimNode]:
         """The nodes with a disk that serve a channel."""
         return [one for one in self.managers.values() if one.quarter.channel == channel]
@@ -147,41 +133,25 @@ class Town:
         return max(leading, key=lambda one: one.epoch, default=None)
 
 
-class SimNode:
+class SimNode(LivingNode[InChannel]):
     def __init__(
         self, town: Town, node_id: int, quarters: list[Quarter], disk: SimDisk | None, *, has_clients: bool
     ) -> None:
-        world = town.world
+        super().__init__(town, node_id, disk)
         self.town = town
-        self.world = world
-        self.node_id = node_id
-        self.name = f"node {node_id}"
         # The channels of this node; a node with a disk serves one.
         self.quarters = quarters
         self.has_clients = has_clients
-        self.life = 0
-        self.clock = NodeClock(world, world.random(f"clock/{node_id}"))
-        self.tick_ns = town.habits.tick_ns
         self.machines: Node | None = None
         # Why the next life must not use the files of the disk; empty if it may.
         self.distrusted = ""
         # Is anything on the disk damaged, and is the present disk another than the first one?
         self.is_damaged = False
         self._has_lost_disk = False
-        self._disk = disk
-        self._chance: random.Random = world.random(f"node/{node_id}")
         self._is_alone = disk is not None and len(quarters[0].config.nodes) == 1
         self._started: StartedNode | None = None
-        self._storage: ChannelStorage | None = None
         self._port: ClientPort | None = None
         self._has_misread = False
-        self._events: list[NodeEvent] = []
-        self._step_timer: Timer | None = None
-        self._deadline_timer: Timer | None = None
-        self._deadline_at_ns = -1
-        self._paused_until_ns = 0
-        # Since when the clock stands still, if it does.
-        self._frozen_ns: int | None = None
         # By channel: the header of every message of this life, and its encoder.
         self._heads: dict[str, codec.Header] = {}
         self._encoders: dict[str, codec.Encoder] = {}
@@ -190,12 +160,6 @@ class SimNode:
         # are kept, so that no other gets one's `id()`.
         self._carried: dict[int, tuple[BusMessage, Received]] = {}
         self._said: dict[int, BusMessage] = {}
-        # The outlet to other nodes, by channel, and their lanes.
-        self._outlets: dict[str, Outlet[InChannel]] = {}
-        self._peers: dict[str, dict[int, Peer]] = {}
-        # Channels with a timer for late messages; and do arrivals wait for a while?
-        self._timed: set[str] = set()
-        self._is_gathering = False
 
     @property
     def is_up(self) -> bool:
@@ -279,62 +243,12 @@ class SimNode:
 
     # --- acts on a node ---
 
-    def start(self) -> None:
-        """Begin a life with the disk as it is."""
-        if self.is_up:
-            return
-        self.life += 1
-        self.world.note(self.name, f"starts life {self.life}")
-        try:
-            self._begin()
-        except PowerLost as cut:
-            self.world.probe("node.power_lost_while_starting")
-            self._end(str(cut))
-        except Unreadable as error:
-            # Of a damaged disk the newest checkpoint that is left may be the only one.
-            misreads = self.town.misreads
-            is_excused = misreads is Misreads.ALL or (self.is_damaged and misreads is Misreads.NEWEST)
-            assert is_excused, f"what can be read is refused: {error}"
-            self.world.probe("node.refused_to_start")
-            self._end(error.text)
-        except SyncFailed:
-            self._give_up()
-        except NoSpace as full:
-            self.world.probe("node.no_room_to_start")
-            self._end(full.text)
-
-    def crash(self) -> None:
-        if self.is_up:
-            self.world.probe("node.crashed")
-            self._end("crash")
-
     def stop(self) -> None:
         """An orderly end: clients are sent away, everything is synced, and the journal notes the end."""
         if self.is_up:
             if self._port is not None:
                 self._port.close_all("node.stopping", "the node is stopping")
             self._guard(self._close)
-
-    def sleep(self, duration_ns: int, *, is_frozen: bool = False) -> None:
-        """The process is not given the processor for a while, beginning now; its clock may stand still."""
-        if self.is_up:
-            how = ", and its clock stands still" if is_frozen else ""
-            self.world.note(self.name, f"sleeps for {duration_ns // MILLISECOND_NS} ms{how}")
-            if is_frozen and self._frozen_ns is None:
-                self.world.probe("faults.frozen")
-                self._frozen_ns = self.world.now_ns
-            self.stand_still(duration_ns)
-            self._plan_anew()
-
-    def stand_still(self, duration_ns: int) -> None:
-        """The process takes no further step for a while."""
-        self._paused_until_ns = max(self._paused_until_ns, self.world.now_ns + duration_ns)
-
-    def heal(self) -> None:
-        if self._disk is not None:
-            self._disk.heal()
-        self._paused_until_ns = 0
-        self._plan_anew()
 
     def damage_disk(self) -> None:
         """Note that some bytes of the disk cannot be read any more."""
@@ -357,37 +271,23 @@ class SimNode:
         settings = self._settings(ChannelState.restore)
         return start(disk, self.town.habits.journal(), identity, settings, self.node_id)
 
-    # --- events in ---
-
-    def take(self, events: list[NodeEvent]) -> None:
-        if self.is_up:
-            self._events.extend(events)
-            self._plan_step()
-
-    def hear(self, event: InChannel) -> None:
-        """Receive a message of another node."""
-        if self.machines is not None:
-            self._events.append(event)
-            if self._step_timer is None and not self._is_gathering:
-                gather_ns = max([outlet.gather_ns for outlet in self._outlets.values()])
-                if gather_ns:
-                    self.world.probe("node.gathers")
-                    self._is_gathering = True
-                    self._later(self.life, gather_ns, self._end_gathering)
-                else:
-                    self._plan_step()
-
-    def _end_gathering(self) -> None:
-        self._is_gathering = False
-        if self._events:
-            self._plan_step()
-
-    def _tell(self, event: Event) -> None:
+    def tell(self, event: Event) -> None:
         self.take([InChannel(self.quarter.channel, event)])
 
     # --- a life begins ---
 
     def _begin(self) -> None:
+        try:
+            self._wake()
+        except Unreadable as error:
+            # Of a damaged disk the newest checkpoint that is left may be the only one.
+            misreads = self.town.misreads
+            is_excused = misreads is Misreads.ALL or (self.is_damaged and misreads is Misreads.NEWEST)
+            assert is_excused, f"what can be read is refused: {error}"
+            self.world.probe("node.refused_to_start")
+            self._end(error.text)
+
+    def _wake(self) -> None:
         run_id, start_s = self._chance.randbytes(16), self.clock.wall_ms() // 1_000
         if self._disk is not None:
             # The id of a disk that replaces one put aside, or that has no id yet.
@@ -409,13 +309,13 @@ class SimNode:
             for one in self.quarters
         }
         self._encoders = {channel: codec.Encoder(head) for channel, head in self._heads.items()}
-        self._peers = {one.channel: self.town.peers(one.channel) for one in self.quarters}
-        self._outlets = {one.channel: self._outlet(one.channel) for one in self.quarters}
-        self._timed.clear()
-        self._is_gathering = False
         machines.loopback = self._carry_of_producer if self._is_alone else self._carry
         self.machines = machines
-        self._plan_step()
+        channels = [one.channel for one in self.quarters]
+        self._set_out(
+            {channel: self._outlet(channel) for channel in channels},
+            {channel: self.town.peers(channel) for channel in channels},
+        )
 
     def _start_without_disk(self, identity: Identity) -> Node:
         return start_client_manager(
@@ -456,7 +356,6 @@ class SimNode:
             started.node.observer = ManagerObserver(
                 self.world, self.node_id, self.clock, watch, started.manager, say
             )
-        life = self.life
         self._storage = ChannelStorage(
             self.world,
             self.node_id,
@@ -466,8 +365,8 @@ class SimNode:
             started.counter,
             started.referrer,
             watch,
-            tell=self._tell,
-            later=lambda delay_ns, action: self._later(life, delay_ns, action),
+            tell=self.tell,
+            later=partial(self._later, self.life),
             stand_still=self.stand_still,
         )
         return started
@@ -522,45 +421,14 @@ class SimNode:
         self.world.probe("node.stopped_in_order")
         self._end("stop")
 
-    def _end(self, why: str) -> None:
-        self.world.note(self.name, f"ends life {self.life}: {why}")
+    def _forget_life(self) -> None:
         if self._port is not None:
             self._port.die()
         if self.machines is not None:
             for quarter in self.quarters:
                 quarter.watch.on_crashed(self.node_id)
-        for timer in (self._step_timer, self._deadline_timer):
-            if timer is not None:
-                timer.cancel()
-        self._step_timer = self._deadline_timer = None
-        self._events.clear()
         self._forget_said()
-        self.machines = self._started = self._storage = self._port = None
-        self._paused_until_ns = 0
-        self._frozen_ns = None
-        if self._disk is not None:
-            self._disk.lose_power()
-        self.world.after(self._chance.randrange(1, self.town.restart_ns), self.start)
-
-    def _later(self, life: int, delay_ns: int, action: Callable[[], None]) -> None:
-        def act() -> None:
-            if self.is_up and self.life == life:
-                self._guard(action)
-
-        self.world.after(delay_ns, act)
-
-    def _guard(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except PowerLost as cut:
-            self.world.probe("node.power_lost_in_a_call")
-            self._end(str(cut))
-        except SyncFailed:
-            self._give_up()
-
-    def _give_up(self) -> None:
-        self.world.probe("disk.sync_failed")
-        self._end("a sync failed")
+        self.machines = self._started = self._port = None
 
     # --- sending ---
 
@@ -579,34 +447,6 @@ class SimNode:
 
     def _pack(self, channel: str, message: BusMessage) -> InChannel:
         return InChannel(channel, self._through_codec(channel, message))
-
-    def _flush_outlets(self) -> None:
-        for channel, outlet in self._outlets.items():
-            self._leave(channel, outlet.flush(self.clock.now_ns()))
-            self._time(channel, outlet)
-
-    def _time(self, channel: str, outlet: Outlet[InChannel]) -> None:
-        if channel not in self._timed and (deadline_ns := outlet.late_at_ns) is not None:
-            self._timed.add(channel)
-            delay_ns = self.clock.delay_until(deadline_ns)
-            self._later(self.life, max(delay_ns, self.tick_ns), partial(self._on_late, channel, outlet))
-
-    def _on_late(self, channel: str, outlet: Outlet[InChannel]) -> None:
-        self._timed.remove(channel)
-        frames = outlet.tick(self.clock.now_ns())
-        self.world.probe("node.said_late", len(frames))
-        self._leave(channel, frames)
-        self._time(channel, outlet)
-
-    def _leave(self, channel: str, frames: list[tuple[int | Lane, InChannel]]) -> None:
-        links, us = self.town.links, self.node_id
-        for to, event in frames:
-            if type(to) is not Lane:
-                links.send(us, to, event)
-                continue
-            for node, peer in self._peers[channel].items():
-                if to in peer.lanes and node != us:
-                    links.send(us, node, event)
 
     def _say(self, channel: str, message: BusMessage) -> None:
         if id(message) not in self._said:
@@ -656,7 +496,7 @@ class SimNode:
         if kind != "lost":
             again = Received(self.node_id, message)
             delay_ns = chance.randrange(20 * MILLISECOND_NS)
-            self._later(self.life, delay_ns, lambda: self._tell(again))
+            self._later(self.life, delay_ns, lambda: self.tell(again))
         return self._carry(message) if kind == "twice" else _NOTHING
 
     def _forget_said(self) -> None:
@@ -665,52 +505,23 @@ class SimNode:
 
     # --- steps ---
 
-    def _plan_step(self) -> None:
-        if self._step_timer is None:
-            delay = self._chance.randrange(1, self.tick_ns + 1)
-            delay = max(delay, self._paused_until_ns - self.world.now_ns)
-            self._step_timer = self.world.after(delay, self._guarded_step)
-
-    def _plan_anew(self) -> None:
-        if self._step_timer is not None:
-            self._step_timer.cancel()
-            self._step_timer = None
-            self._plan_step()
-
-    def _guarded_step(self) -> None:
-        self._guard(self._step)
-
-    def _step(self) -> None:
-        machines, life = self.machines, self.life
-        assert machines is not None, "a node that is down took a step"
-        self._step_timer = None
-        events, self._events = self._events, []
-        if self.world.trace.is_on:
-            for event in events:
-                self.world.note(self.name, f"takes {summary(event)}")
-        if self._frozen_ns is not None:
-            self.clock.stand_still(self.world.now_ns - self._frozen_ns)
-            self._frozen_ns = None
+    def _step_machines(self, events: list[NodeEvent]) -> Sequence[NodeEffect]:
+        assert self.machines is not None, "a node that is down took a step"
         if self._port is not None:
             self._port.before_step(events)
-        effects = machines.step(self.clock.now_ns(), self.clock.wall_ms(), events)
-        for effect in effects:
-            self._carry_out(effect)
-            if self.life != life or not self.is_up:
-                return
-        self._flush_outlets()
+        return self.machines.step(self.clock.now_ns(), self.clock.wall_ms(), events)
+
+    def _after_step(self) -> None:
         self._forget_said()
         if self._port is not None:
             self._port.after_step()
-        if self._storage is not None:
-            self._storage.flush()
-        if self._started is not None and self._started.replica.must_begin_anew:
-            self.world.probe("node.began_anew")
-            self._end("it has to start again")
-            return
-        if self._port is not None and not self._port.is_listening and machines.is_serving:
-            self._port.is_listening = True
-        self._arm(machines, is_idle=not events and not effects)
+            assert self.machines is not None, "a node that is down took a step"
+            if not self._port.is_listening and self.machines.is_serving:
+                self._port.is_listening = True
+
+    def _next_deadline_ns(self) -> int | None:
+        assert self.machines is not None, "a node that is down set its timer"
+        return self.machines.next_deadline_ns()
 
     def _carry_out(self, effect: NodeEffect) -> None:
         if not isinstance(effect, InChannel):
@@ -733,10 +544,7 @@ class SimNode:
         elif kind is bus.Reconfigured:
             self._go_over(channel, what.config)
         else:
-            assert self._storage is not None, f"{kind.__name__} on a node without a disk"
-            if self.world.trace.is_on:
-                self.world.note(self.name, f"does {summary(what)}")
-            self._storage.carry_out(what)
+            self._store(what)
 
     def _go_over(self, channel: str, config: GroupConfig) -> None:
         self.world.probe("node.reconfigured")
@@ -747,20 +555,3 @@ class SimNode:
         replica, (newest, _) = self.replica, self.town.newest[channel]
         if replica is not None and config.config_id > newest.config_id:
             self.town.newest[channel] = config, replica.last
-
-    def _arm(self, machines: Node, *, is_idle: bool) -> None:
-        deadline_ns = machines.next_deadline_ns()
-        self.clock.look_at(self.name, deadline_ns, is_idle=is_idle)
-        if self._deadline_timer is not None:
-            if deadline_ns == self._deadline_at_ns:
-                return
-            self._deadline_timer.cancel()
-            self._deadline_timer = None
-        if deadline_ns is not None:
-            self._deadline_at_ns = deadline_ns
-            delay = max(self.clock.delay_until(deadline_ns), self.tick_ns)
-            self._deadline_timer = self.world.after(delay, self._on_deadline)
-
-    def _on_deadline(self) -> None:
-        self._deadline_timer = None
-        self._plan_step()

@@ -35,7 +35,7 @@ class Node(BusRunner):
 
     def take_now(self, event: Event) -> None:
         """Something happens, and the node takes its step at once."""
-        self.take(event)
+        self.tell(event)
         self._step_timer.cancel()
         self._guarded_step()
 

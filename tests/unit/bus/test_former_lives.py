@@ -34,9 +34,9 @@ def test_an_envelope_that_only_the_sequencer_s_node_holds_gets_its_number() -> N
     cluster.submit(2, 3)
     cluster.run_until(lambda: cluster.has_leader and cluster.is_calm)
     leader = cluster.leader
-    assert leader.node != 2
+    assert leader.node_id != 2
     cluster.crash(2)
-    of_former_life(cluster, 1, leader.node)
+    of_former_life(cluster, 1, leader.node_id)
     cluster.run_until(lambda: leader.replica.unsettled == 0)
-    last = cluster.applied[leader.node][-1].mid
+    last = cluster.applied[leader.node_id][-1].mid
     assert last.pid == 2 and last.pseq == 4

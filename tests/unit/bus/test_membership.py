@@ -415,7 +415,7 @@ def test_one_node_becomes_three_and_then_survives_the_first() -> None:
     cluster.crash(1)
     cluster.submit(3, 5)
     cluster.run_until(lambda: cluster.is_calm)
-    assert cluster.leader.node in (2, 3)
+    assert cluster.leader.node_id in (2, 3)
 
 
 def test_a_change_of_configuration_is_over_within_a_blink() -> None:
@@ -430,7 +430,7 @@ def test_a_change_of_configuration_is_over_within_a_blink() -> None:
 def test_who_is_removed_hears_it_at_once() -> None:
     cluster = Cluster(GroupConfig.of("main", (1, 2, 3)))
     cluster.run_until(lambda: cluster.has_leader)
-    leader = cluster.leader.node
+    leader = cluster.leader.node_id
     removed = min(node for node in (1, 2, 3) if node != leader)
     left = tuple(node for node in (1, 2, 3) if node != removed)
     roles = dict.fromkeys(("commit_servers", "data_servers", "checkpoint_servers", "candidates"), left)
@@ -447,10 +447,10 @@ def test_a_node_that_finds_its_log_damaged_stops_leading_and_votes_no_more() -> 
     damaged.take_now(LogDamaged())
     assert not damaged.is_leading
     sent_before = len(cluster.sent)
-    cluster.submit(damaged.node, 3)
+    cluster.submit(damaged.node_id, 3)
     cluster.run_until(lambda: cluster.is_calm)
     assert cluster.leader is not damaged, "the two others are enough"
-    said = [message for sender, _, message in cluster.sent[sent_before:] if sender == damaged.node]
+    said = [message for sender, _, message in cluster.sent[sent_before:] if sender == damaged.node_id]
     votes = (m.SealOk, m.CommitAcknowledge)
     assert not any(
         getattr(vote, "status", None) is not ServerStatus.DAMAGED for vote in said if type(vote) in votes
@@ -473,7 +473,7 @@ def test_all_servers_are_replaced() -> None:
     cluster.submit(5, 5)
     cluster.run_until(lambda: cluster.is_calm)
     cluster.propose(grown(first, commit_servers=new, candidates=new))
-    cluster.run_until(lambda: cluster.is_calm and cluster.leader.node in new)
+    cluster.run_until(lambda: cluster.is_calm and cluster.leader.node_id in new)
     for node in old:
         cluster.crash(node)
     cluster.submit(4, 5)
@@ -500,7 +500,7 @@ def test_a_sequencer_that_dies_in_the_middle_of_a_change_leaves_one_configuratio
     cluster = Cluster(GroupConfig.of("main", (1, 2, 3, 4, 5), data_quantity=2))
     cluster.submit(2, 5)
     cluster.run_until(lambda: cluster.is_calm)
-    leader = cluster.leader.node
+    leader = cluster.leader.node_id
     rest = tuple(node for node in (1, 2, 3, 4, 5) if node != leader)
     cluster.propose(
         grown(cluster.config, commit_servers=rest, candidates=rest, commit_quantity=3, seal_quantity=2)
@@ -522,7 +522,7 @@ def test_a_wiped_disk_is_a_new_server_and_joins_by_itself() -> None:
     cluster = Cluster(GroupConfig.of("main", (1, 2, 3), disk_ids=disks(1, 2, 3)))
     cluster.submit(1, 5)
     cluster.run_until(lambda: cluster.is_calm)
-    leader = cluster.leader.node
+    leader = cluster.leader.node_id
     lost = next(node for node in (1, 2, 3) if node != leader)
     wiped = cluster.restart(lost, is_wiped=True)
     assert wiped.replica.is_amnesiac
@@ -556,7 +556,7 @@ def test_what_comes_from_another_disk_than_the_listed_one_does_not_count() -> No
     cluster = Cluster(GroupConfig.of("main", (1, 2, 3), disk_ids=disks(1, 2, 3)))
     cluster.run_until(lambda: cluster.is_calm)
     leader = cluster.leader
-    lost = next(node for node in (1, 2, 3) if node != leader.node)
+    lost = next(node for node in (1, 2, 3) if node != leader.node_id)
     vote = cluster.said(m.HeartbeatAck, by=lost)[-1]
     leader.take_now(Received(lost, vote, disk_id(lost)))
     assert leader.replica.votes_dropped == 0
@@ -592,15 +592,15 @@ def test_a_witness_holds_the_order_and_no_state_and_never_leads() -> None:
     assert cluster.applied[3] == [] and witness.replica.last == cluster.leader.replica.last
     assert witness.replica.applied == cluster.leader.replica.applied
     cluster.restart(3)
-    cluster.crash(cluster.leader.node)
+    cluster.crash(cluster.leader.node_id)
     cluster.run_until(lambda: cluster.has_leader)
-    assert cluster.leader.node in (1, 2)
+    assert cluster.leader.node_id in (1, 2)
 
 
 def test_with_a_witness_one_copy_will_do_while_the_other_is_away_and_no_longer() -> None:
     cluster = Cluster(with_witness(min_copies=1))
     cluster.run_until(lambda: cluster.is_calm)
-    leader = cluster.leader.node
+    leader = cluster.leader.node_id
     other = 3 - leader
     assert not cluster.leader.replica.is_degraded
     cluster.crash(other)
@@ -619,7 +619,7 @@ def test_with_a_witness_one_copy_will_do_while_the_other_is_away_and_no_longer()
 def test_with_a_witness_a_failover_takes_no_silence_of_client_managers() -> None:
     cluster = Cluster(with_witness(min_copies=1))
     cluster.run_until(lambda: cluster.is_calm)
-    leader = cluster.leader.node
+    leader = cluster.leader.node_id
     cluster.crash(leader)
     cluster.submit(3 - leader)
     cluster.run_until(lambda: cluster.is_calm, ms_max=1_500)
@@ -629,7 +629,7 @@ def test_with_a_witness_a_failover_takes_no_silence_of_client_managers() -> None
 def test_without_leave_to_go_on_with_one_copy_numbering_waits() -> None:
     cluster = Cluster(with_witness())
     cluster.run_until(lambda: cluster.is_calm)
-    leader = cluster.leader.node
+    leader = cluster.leader.node_id
     cluster.crash(3 - leader)
     cluster.submit(leader, 3)
     cluster.run(5_000)
@@ -651,7 +651,7 @@ def test_a_node_that_only_stores_follows_and_never_votes() -> None:
     cluster.submit(4, 5)
     cluster.run_until(lambda: cluster.is_calm)
     backup = cluster.nodes[4]
-    assert cluster.applied[4] == cluster.applied[cluster.leader.node]
+    assert cluster.applied[4] == cluster.applied[cluster.leader.node_id]
     # It keeps the order, too.
     cluster.run_until(lambda: backup.replica.last == cluster.leader.replica.last)
     assert cluster.said(m.DataReport, by=4)

@@ -604,7 +604,7 @@ def test_envelopes_do_not_wait_on_the_node_that_leads() -> None:
     cluster = Cluster(GroupConfig.of("main", (1, 2, 3)))
     cluster.run_until(lambda: cluster.is_calm)
     assert not cluster.leader._storage.keeper._data_waits
-    cluster.crash(cluster.leader.node)
+    cluster.crash(cluster.leader.node_id)
     assert all(node._storage.keeper._data_waits for node in cluster.living)
     cluster.run_until(lambda: cluster.is_calm)
     assert not cluster.leader._storage.keeper._data_waits

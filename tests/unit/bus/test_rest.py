@@ -57,18 +57,18 @@ def test_at_rest_nothing_is_said_but_heartbeats_their_answers_and_presences() ->
 def test_the_silence_of_a_sequencer_at_rest_is_noticed_as_soon_as_ever() -> None:
     cluster = calm()
     config = cluster.config
-    leader = cluster.leader.node
+    leader = cluster.leader.node_id
     cluster.crash(leader)
     limit_ms = config.suspicion_ms + config.rank_delay_ms + config.suspicion_spread_ms
     cluster.run_until(lambda: cluster.has_leader, limit_ms + 50)
-    assert cluster.leader.node != leader
+    assert cluster.leader.node_id != leader
 
 
 @pytest.mark.parametrize("lost", [1, 2])
 def test_two_lost_heartbeats_in_a_row_are_no_silence(lost: int) -> None:
     """Whatever the moment at which they are lost."""
     cluster = calm()
-    leader = cluster.leader.node
+    leader = cluster.leader.node_id
     epoch = cluster.leader.replica.epoch
     links, asked = cluster._hall.links, len(cluster.said(m.PreSeal))
     for _ in range(20):
@@ -86,5 +86,5 @@ def test_two_lost_heartbeats_in_a_row_are_no_silence(lost: int) -> None:
         cluster.run(730)
         links.send = send  # type: ignore[method-assign]
         cluster.run(70)
-    assert cluster.leader.node == leader and cluster.leader.replica.epoch == epoch
+    assert cluster.leader.node_id == leader and cluster.leader.replica.epoch == epoch
     assert len(cluster.said(m.PreSeal)) == asked, "nobody suspects it"

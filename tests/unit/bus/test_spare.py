@@ -17,18 +17,18 @@ def calm(config: GroupConfig) -> Cluster:
 
 
 def spares(cluster: Cluster) -> list[int]:
-    return [node.node for node in cluster.living if node.replica.is_spare(node.clock.now_ns())]
+    return [node.node_id for node in cluster.living if node.replica.is_spare(node.clock.now_ns())]
 
 
 def test_of_three_the_last_that_does_not_lead_is_spare() -> None:
     cluster = calm(GroupConfig.of("main", (1, 2, 3)))
-    others = [node for node in (1, 2, 3) if node != cluster.leader.node]
+    others = [node for node in (1, 2, 3) if node != cluster.leader.node_id]
     assert spares(cluster) == [max(others)]
 
 
 def test_of_five_so_many_are_spare_as_may_fail() -> None:
     cluster = calm(GroupConfig.of("main", (1, 2, 3, 4, 5)))
-    others = [node for node in (1, 2, 3, 4, 5) if node != cluster.leader.node]
+    others = [node for node in (1, 2, 3, 4, 5) if node != cluster.leader.node_id]
     assert spares(cluster) == others[-2:]
 
 
@@ -44,12 +44,12 @@ def test_when_all_copies_are_asked_for_nobody_is_spare() -> None:
 def test_soon_after_another_has_failed_nobody_is_spare_until_it_is_back() -> None:
     cluster = calm(GroupConfig.of("main", (1, 2, 3)))
     (spare,) = spares(cluster)
-    (needed,) = {1, 2, 3} - {spare, cluster.leader.node}
+    (needed,) = {1, 2, 3} - {spare, cluster.leader.node_id}
     cluster.crash(needed)
     cluster.run(4 * cluster.config.presence_ms)
     assert spares(cluster) == []
     cluster.restart(needed)
     cluster.run_until(lambda: spares(cluster) == [spare])
-    cluster.crash(cluster.leader.node)
+    cluster.crash(cluster.leader.node_id)
     cluster.run(4 * cluster.config.presence_ms)
     assert spares(cluster) == []

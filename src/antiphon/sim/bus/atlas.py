@@ -48,13 +48,13 @@ class Atlas:
         """Can the group do without this node's disk?"""
         config = self.config
         voters = config.commit_servers
-        if victim.node not in voters or self.is_changing:
+        if victim.node_id not in voters or self.is_changing:
             return False
-        well = [node for node in voters if node != victim.node and self.is_well(node)]
+        well = [node for node in voters if node != victim.node_id and self.is_well(node)]
         if len(well) < max(config.commit_quantity, config.seal_quantity):
             return False
         keepers = [node for node in config.data_servers if node in well]
-        return self.has_state(keepers) and self._has_envelopes(keepers, [victim.node])
+        return self.has_state(keepers) and self._has_envelopes(keepers, [victim.node_id])
 
     def may_change_to(self, keepers: Iterable[int]) -> bool:
         """Can these data servers go on with the channel?"""
@@ -82,7 +82,7 @@ class Atlas:
         """The envelopes that another sound data server of the configuration holds."""
         if self.is_changing:
             return set()
-        keepers = [node for node in self.config.data_servers if node != victim.node and self.is_well(node)]
+        keepers = [node for node in self.config.data_servers if node != victim.node_id and self.is_well(node)]
         return self._held(keepers)
 
     def _has_envelopes(self, keepers: Iterable[int], leaving: Iterable[int]) -> bool:

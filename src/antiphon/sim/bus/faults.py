@@ -108,11 +108,11 @@ class BusFaults(FaultTable):
         if is_sound and self._atlas.may_change_to(wanted.data_servers):
             self._world.probe("faults.change_proposed")
             self._atlas.proposed = wanted.config_id
-            leader.take(ConfigProposed(wanted))
+            leader.tell(ConfigProposed(wanted))
             if self._chance.random() < self._profile.double_change_probability:
                 self._world.probe("faults.change_doubled")
                 other = self._wanted(leader.replica.config)
-                leader.take(ConfigProposed(replace(other, config_id=wanted.config_id + 1)))
+                leader.tell(ConfigProposed(replace(other, config_id=wanted.config_id + 1)))
 
     def _wanted(self, now: GroupConfig) -> GroupConfig:
         servers = self._profile.servers
@@ -166,7 +166,7 @@ class BusFaults(FaultTable):
         nodes = list(self._hall.config.nodes)
         if len(nodes) > 1:
             kind = self._chance.choice(("one", "one", "deaf", "mute", "halves", "ring", "bridge"))
-            self.part(self._hall.links, kind, nodes, self._victim().node, self._profile.partition_ns_max)
+            self.part(self._hall.links, kind, nodes, self._victim().node_id, self._profile.partition_ns_max)
 
     def _clog(self) -> None:
         nodes = self._hall.config.nodes
@@ -179,8 +179,8 @@ class BusFaults(FaultTable):
         self._world.probe("faults.held_back")
         duration = self._chance.randrange(20 * MILLISECOND_NS, 600 * MILLISECOND_NS)
         for node in self._hall.config.nodes:
-            if node != victim.node:
-                self._hall.links.clog((victim.node, node), duration)
+            if node != victim.node_id:
+                self._hall.links.clog((victim.node_id, node), duration)
 
     def _mute_or_not(self) -> None:
         """Cut some of the sequencer's messages, and nothing that it receives."""
@@ -191,7 +191,7 @@ class BusFaults(FaultTable):
         if leader is None:
             return
         for node in self._hall.config.nodes:
-            if node != leader.node and self._chance.random() < self._profile.mute_probability:
+            if node != leader.node_id and self._chance.random() < self._profile.mute_probability:
                 self._world.probe("faults.sequencer_muted")
                 duration = self._chance.randrange(10 * MILLISECOND_NS, self._profile.mute_ns_max)
-                self._hall.links.cut([(leader.node, node)], duration)
+                self._hall.links.cut([(leader.node_id, node)], duration)

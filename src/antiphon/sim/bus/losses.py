@@ -46,20 +46,20 @@ class Losses:
     def damage_checkpoint(self, victim: BusRunner) -> None:
         """The newest checkpoint cannot be read when the next life begins, or none can."""
         disk, keepers = victim.disk, self._atlas.config.data_servers
-        others = [node for node in keepers if node != victim.node and self._atlas.is_well(node)]
+        others = [node for node in keepers if node != victim.node_id and self._atlas.is_well(node)]
         if disk is None or not self._atlas.has_state(others):
             return
         victim.crash()
         if rot_checkpoints(disk, 1 if self._chance.random() < 0.7 else None):
             self._hall.world.probe("disk.checkpoint_damaged")
-            self._hall.watch.on_damaged(victim.node)
+            self._hall.watch.on_damaged(victim.node_id)
 
     def damage_envelopes(self, victim: BusRunner) -> None:
         """Some envelopes that others hold are missing in the next life, or unreadable in this one."""
         disk = victim.disk
         if disk is None:
             return
-        durable = self._hall.images[victim.node].mids if victim.node in self._hall.images else set()
+        durable = self._hall.images[victim.node_id].mids if victim.node_id in self._hall.images else set()
         mids = self._atlas.elsewhere(victim) & durable
         journal = victim.journal
         if journal is None or self._chance.random() >= 0.5:
@@ -70,7 +70,7 @@ class Losses:
             kind = "missing" if journal is None else "unreadable"
             self._hall.world.probe(f"disk.envelopes_{kind}")
             victim.unreadable |= rotten
-            self._hall.watch.on_damaged(victim.node)
+            self._hall.watch.on_damaged(victim.node_id)
 
     def fill(self, victim: BusRunner, duration_ns: int) -> None:
         """There is no room for another file for a while."""

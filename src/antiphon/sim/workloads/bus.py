@@ -174,14 +174,18 @@ class BusRun(WorkloadRun[BusProfile]):
     def _what_is_open(self) -> str:
         for runner in self.runners.values():
             if not runner.is_up and not runner.is_gone:
-                return f"node {runner.node} is down"
-            if runner.node in self._sources and not runner.is_gone and runner.node not in self._has_spoken:
-                return f"node {runner.node} has not spoken its last"
+                return f"node {runner.node_id} is down"
+            if (
+                runner.node_id in self._sources
+                and not runner.is_gone
+                and runner.node_id not in self._has_spoken
+            ):
+                return f"node {runner.node_id} has not spoken its last"
             replica = runner.replica
-            if replica is None or runner.node not in replica.config.data_servers:
+            if replica is None or runner.node_id not in replica.config.data_servers:
                 continue
             if replica.unsettled and self.profile.settles:
-                return f"node {runner.node} holds {replica.unsettled} envelopes without a number"
+                return f"node {runner.node_id} holds {replica.unsettled} envelopes without a number"
         return self._liveness.what_is_open(self._facts())
 
 
