@@ -574,9 +574,7 @@ class MessageManager:
     def destinations_after(self, after: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """A row for each destination with a higher id; only the primary knows consumers and deliveries."""
         delivery = self.primary.delivery if self.primary else None
-        for destination in self.state.directory:
-            if destination.id <= after:
-                continue
+        for destination in self.state.directory.after(after):
             yield (
                 destination.id,
                 {

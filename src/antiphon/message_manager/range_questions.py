@@ -227,8 +227,8 @@ def _list(state: ChannelState, asked: Question) -> dict[str, Any]:
     """
     after, length, more = _number(asked, "after", 0), 0, False
     rows: list[tuple[int, str]] = []
-    for destination in state.directory:
-        if destination.id <= after or destination.id in state.directory.temporaries:
+    for destination in state.directory.after(after):
+        if destination.id in state.directory.temporaries:
             continue
         if rows and length > LISTING_LENGTH_MAX:
             more = True

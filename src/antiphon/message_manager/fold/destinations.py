@@ -67,8 +67,8 @@ def create(channel: Channel, turn: Turn, wish: CreateDestination) -> Verdict | N
         if known is None:
             is_dead_queue = name == DEAD_QUEUE_NAME
             settings = DEAD_QUEUE_SETTINGS if is_dead_queue else wish.settings
-            directory.create(turn.sequence, wish.kind, name, settings)
-            channel.state.holds.destination_made()
+            made = directory.create(turn.sequence, wish.kind, name, settings)
+            channel.state.holds.destination_made(made)
             if channel.primary is not None and is_dead_queue:
                 channel.primary.burials.settled()
             return None
@@ -97,8 +97,8 @@ def create_temporary(channel: Channel, turn: Turn, wish: CreateTemporary) -> Ver
     if len(directory.temporaries.of_session(row.id)) >= TEMPORARIES_MAX:
         text = f"a session has at most {TEMPORARIES_MAX:,} temporary destinations: delete some"
         return Verdict(REFUSED, text=text)
-    directory.create_temporary(turn.sequence, wish.kind, channel.name, row)
-    channel.state.holds.destination_made()
+    made = directory.create_temporary(turn.sequence, wish.kind, channel.name, row)
+    channel.state.holds.destination_made(made)
     return None
 
 

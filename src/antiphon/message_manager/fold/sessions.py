@@ -113,8 +113,7 @@ def move_log_time(channel: Channel, turn: Turn, wish: LogTime) -> Verdict | None
         # A late command: what was published meanwhile must not be taken for as old as the last mark.
         return None
     time_ms = state.log_time_ms = wish.time_ms
-    for topic in state.directory.topics:
-        topic.time_passed(time_ms)
+    state.directory.ages.time_passed(time_ms)
     state.transactions.time_passed(time_ms)
     state.known_ids.time_passed(time_ms)
     state.times.mark(turn.sequence, time_ms)

@@ -82,7 +82,7 @@ class ChannelState:
     def due_ms(self) -> int | None:
         """The log time at which something becomes too old; 0 if log time must move first."""
         due = (
-            self.directory.due_ms(),
+            self.directory.ages.due_ms(),
             self.transactions.due_ms(),
             self.holds.due_ms(),
             self.known_ids.due_ms(),
@@ -205,7 +205,7 @@ class ChannelState:
         if kind == KIND_QUEUE:
             return Queue.read_logical(reader, self.directory.use)
         if kind == KIND_TOPIC:
-            return Topic.read_logical(reader, self.directory.use)
+            return Topic.read_logical(reader, self.directory.use, self.directory.ages)
         raise ProtocolError(f"a destination of kind {kind}")
 
     def _read_places(self, reader: Reader) -> None:

@@ -198,23 +198,24 @@ class Holds:
         del self._locks[row.destinations[0]]
         return row.destinations[0]
 
-    def destination_made(self) -> None:
+    def destination_made(self, made: Destination) -> None:
         """Extend the holds of all destinations to a new one."""
-        if self.rows:
-            self._apply()
+        positions = [row.position for row in self.rows.values() if not row.destinations]
+        if positions:
+            made.hold_from(min(positions))
 
     def destination_deleted(self, id: int, number: int) -> None:
         """Take a deleted destination out of the holds; a hold without others ends."""
-        for row in list(self.rows.values()):
-            if id not in row.destinations:
-                continue
+        named = [row for row in self.rows.values() if id in row.destinations]
+        for row in named:
             if row.destinations == (id,):
                 del self.rows[row.name]
                 self.ended = number
                 self._unlock(row)
             else:
                 row.destinations = tuple([other for other in row.destinations if other != id])
-        self._apply()
+        if named:
+            self._apply()
 
     def _apply(self) -> None:
         """Tell every destination its position, and drop acknowledgements below the positions."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 from antiphon.errors import InvalidName
+from antiphon.message_manager.state.destinations.ages import Ages
 from antiphon.message_manager.state.destinations.index import SegmentUse
 from antiphon.message_manager.state.destinations.queue import Queue
-from antiphon.message_manager.state.destinations.settings import complete, read_settings, spell
+from antiphon.message_manager.state.destinations.settings import completed
 from antiphon.message_manager.state.destinations.subscription import Subscription
 from antiphon.message_manager.state.destinations.temporaries import Temporaries, Temporary
 from antiphon.message_manager.state.destinations.topic import Topic
@@ -41,6 +43,7 @@ class Directory:
         "_named",
         "_subscriptions",
         "_topics",
+        "ages",
         "temporaries",
         "use",
         "version",
@@ -56,6 +59,7 @@ class Directory:
         self._by_session: dict[int, dict[int, Subscription]] = {}
         self.temporaries = Temporaries()
         self.use = SegmentUse()
+        self.ages = Ages()
         # The number of the command that last made or removed a destination; temporary ones do not count.
         self.version = 0
 
@@ -65,6 +69,13 @@ class Directory:
     def __iter__(self) -> Iterator[Destination]:
         """By id, ascending."""
         return iter(self._by_id.values())
+
+    def after(self, id: int) -> Iterator[Destination]:
+        """Those with a higher id, ascending: a page of very many begins where the page before it ended."""
+        if not id:
+            return iter(self)
+        ids = list(self._by_id)
+        return (self._by_id[later] for later in ids[bisect_right(ids, id) :])
 
     @property
     def topics(self) -> Iterator[Topic]:
@@ -98,10 +109,10 @@ class Directory:
 
     def _make(self, id: int, kind: int, name: str, settings: str) -> Destination:
         is_topic = kind == KIND_TOPIC
-        spelled = spell(complete(read_settings(settings, is_topic=is_topic), is_topic=is_topic))
+        spelled = completed(settings, is_topic=is_topic)
         made: Destination
         if is_topic:
-            made = Topic(id=id, name=name, settings=spelled, use=self.use)
+            made = Topic(id=id, name=name, settings=spelled, use=self.use, ages=self.ages)
         else:
             made = Queue(id=id, name=name, settings=spelled, use=self.use)
         self.add(made)
@@ -114,6 +125,7 @@ class Directory:
         self._by_name[made.name] = made
         if isinstance(made, Topic):
             self._topics[made.id] = made
+            self.ages.look(made)
             for subscription in made.subscriptions.values():
                 self._enter(subscription)
 
@@ -125,14 +137,11 @@ class Directory:
             for subscription in gone.subscriptions.values():
                 self._strike(subscription)
             del self._topics[gone.id]
+            self.ages.deleted(gone.id)
         gone.index.clear(gone.stored)
         del self._by_id[gone.id]
         del self._by_name[gone.name]
         self.temporaries.remove(gone.id)
-
-    def due_ms(self) -> int | None:
-        """See `Topic.due_ms`."""
-        return min((due for topic in self.topics if (due := topic.due_ms()) is not None), default=None)
 
     # -- subscriptions -----------------------------------------------------------
 

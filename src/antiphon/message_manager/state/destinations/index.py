@@ -28,6 +28,8 @@ _TIDY_ROWS_MIN: Final = 64
 
 _COLUMNS: Final = "QIIIIIIQ"
 ROW_BYTES: Final = sum(array(code).itemsize for code in _COLUMNS)
+_NO_ROWS: Final = [array(code) for code in _COLUMNS]
+"""The columns of every index without rows: most destinations of very many are empty."""
 assert ROW_BYTES == 8 + 6 * 4 + 8, "this machine's integers are of another size"
 
 
@@ -85,7 +87,7 @@ class BatchIndex:
 
     def __init__(self, use: SegmentUse) -> None:
         self._use = use
-        self._become([array(code) for code in _COLUMNS])
+        self._become(_NO_ROWS)
 
     def _become(self, columns: list[array[int]]) -> None:
         (
@@ -136,6 +138,8 @@ class BatchIndex:
         rows = len(firsts)
         assert not self._firsts or firsts[0] > self._firsts[-1], "a batch was stored out of order"
         segment, record_offset, record_length, identity = location
+        if self._firsts is _NO_ROWS[0]:
+            self._become([array(code) for code in _COLUMNS])
         self._firsts.extend(firsts)
         self._counts.extend(counts)
         self._segments.extend((segment,) * rows)
@@ -184,7 +188,7 @@ class BatchIndex:
 
     def _tidy(self, live: Ranges) -> None:
         if not live:
-            self._become([array(code) for code in _COLUMNS])
+            self._become(_NO_ROWS)
             return
         firsts = self._firsts
         if self._dead and live.first >= firsts[self._head] + self._counts[self._head]:
@@ -233,7 +237,7 @@ class BatchIndex:
         self.compact(live)
         for segment, length in zip(self._segments, self._lengths, strict=True):
             self._use.drop(segment, length)
-        self._become([array(code) for code in _COLUMNS])
+        self._become(_NO_ROWS)
 
     # -- looking ---------------------------------------------------------------
 
@@ -350,6 +354,8 @@ class BatchIndex:
         """Write the rows with a live message, column by column."""
         columns = self.live_columns(live)
         writer.count(len(columns[0]))
+        if not columns[0]:
+            return
         for column in columns:
             writer.raw(_little_endian(column).tobytes())
 
@@ -357,6 +363,8 @@ class BatchIndex:
     def read(cls, reader: Reader, use: SegmentUse) -> BatchIndex:
         index = cls(use)
         rows = reader.count(ROW_BYTES)
+        if not rows:
+            return index
         columns = []
         for code in _COLUMNS:
             column = array(code)

@@ -10,21 +10,22 @@ Delivery leaves no trace here: which consumer has a message is the primary's bus
 
 from __future__ import annotations
 
-import json
 import struct
+import sys
 from hashlib import blake2b
 from typing import Final
 
 from antiphon.bus.ports import Location
 from antiphon.message_manager.state.destinations.counts import DeliveryCounts
 from antiphon.message_manager.state.destinations.index import BatchIndex, SegmentUse
-from antiphon.message_manager.state.destinations.rules import DeliveryRules
-from antiphon.message_manager.state.destinations.settings import return_rules_of
+from antiphon.message_manager.state.destinations.rules import PLAIN, DeliveryRules
+from antiphon.message_manager.state.destinations.settings import queue_rules_of
 from antiphon.names import parse_destination
 from antiphon.ranges import Ranges
 from antiphon.wire.primitives import Reader, Writer
 
 DIGEST_BYTES: Final = 16
+NO_DIGEST: Final = bytes(DIGEST_BYTES)
 
 _PUBLISHED = struct.Struct("<BQII")
 _PAIR = struct.Struct("<QQ")
@@ -71,7 +72,6 @@ class Queue:
     def __init__(self, *, id: int, name: str, settings: str, use: SegmentUse) -> None:
         self.id = id
         self.name = name
-        self.settings = settings
         self.settings_version = 1
         self._set(settings)
         # Clients do not publish to a queue of the system.
@@ -84,7 +84,7 @@ class Queue:
         self.last_stored = 0
         self.index = BatchIndex(use)
         self.counts = DeliveryCounts()
-        self.rules = DeliveryRules()
+        self.rules = PLAIN
         # Of the stored messages.
         self.bytes = 0
         self.published = 0
@@ -96,7 +96,7 @@ class Queue:
         # Messages that were not stored because their id was known.
         self.duplicates = 0
         # Covers all commands to the queue, so that a checkpoint need not.
-        self.digest = bytes(DIGEST_BYTES)
+        self.digest = NO_DIGEST
 
     # A queue is a `Source`.
     floor = 0
@@ -146,7 +146,7 @@ class Queue:
                 return
         self.index.append((first,), (count,), location, (offset,), (length,))
         if rules is not None:
-            self.rules.note(rules, first, skip)
+            self.rules = self.rules.note(rules, first, skip)
         size = length // count
         self._add(first, count, skip, size * (count - skip), origin)
         if known:
@@ -174,7 +174,7 @@ class Queue:
     def _leave_out(self, known: Ranges) -> None:
         """Take numbers that were just added out again: their messages are not stored."""
         self.live.remove_all(known)
-        self.rules.forget(known)
+        self.rules = self.rules.forget(known)
         if self.stored is not self.live:
             self.stored.remove_all(known)
         self.last_stored = self.live.last
@@ -201,16 +201,14 @@ class Queue:
         return self.counts.above(self.returns.redelivery_limit).union(self.counts.rejected)
 
     def alter(self, settings: str) -> None:
-        self.settings = settings
         self.settings_version += 1
         self._set(settings)
         self._remember(_ALTERED + settings.encode())
 
     def _set(self, settings: str) -> None:
-        given = json.loads(settings)
-        self.returns = return_rules_of(given)
-        # Is there one consumer at a time that receives, for which the others wait?
-        self.is_one_by_one = given.get("exclusive", False)
+        # Very many destinations may share one text, and what is made of it.
+        self.settings = sys.intern(settings)
+        self.returns, self.is_one_by_one = queue_rules_of(settings)
 
     def _remove(self, numbers: Ranges, mark: bytes) -> Ranges:
         live = self.live
@@ -251,7 +249,7 @@ class Queue:
         if self.counts:
             self.counts.forget(removed)
         if self.rules:
-            self.rules.forget(removed)
+            self.rules = self.rules.forget(removed)
 
     def still(self, numbers: Ranges) -> Ranges:
         return self.live.intersection(numbers)

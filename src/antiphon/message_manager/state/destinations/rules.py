@@ -161,19 +161,24 @@ class DeliveryRules:
         rules._look()
         return rules
 
-    def note(self, rows: DeliveryRules, first: int, skip: int = 0) -> None:
-        """Note the rules of a batch whose rows have the numbers from `first` on, but for the first `skip`."""
+    def note(self, rows: DeliveryRules, first: int, skip: int = 0) -> DeliveryRules:
+        """Note the rules of a batch whose rows have the numbers from `first` on, but for the first `skip`.
+
+        Returns the rules of the destination: these, or others in place of PLAIN.
+        """
+        noted = DeliveryRules() if self is PLAIN else self
         for priority, ranges in rows.priorities.items():
-            _shift(ranges, first, skip, self.priorities.setdefault(priority, Ranges()))
-            if not self.priorities[priority]:
-                del self.priorities[priority]
-        for timed, of_rows in ((self.expires, rows.expires), (self.deliver_at, rows.deliver_at)):
+            _shift(ranges, first, skip, noted.priorities.setdefault(priority, Ranges()))
+            if not noted.priorities[priority]:
+                del noted.priorities[priority]
+        for timed, of_rows in ((noted.expires, rows.expires), (noted.deliver_at, rows.deliver_at)):
             for time_ms, start, stop in of_rows:
                 if stop > skip:
                     timed.add(time_ms, first + max(start, skip), first + stop)
-        _shift(rows.transient, first, skip, self.transient)
-        _shift(rows.keyed, first, skip, self.keyed)
-        self._look()
+        _shift(rows.transient, first, skip, noted.transient)
+        _shift(rows.keyed, first, skip, noted.keyed)
+        noted._look()
+        return noted if noted else PLAIN
 
     def lapse(self, numbers: Ranges) -> None:
         """Note that these have expired, and stay stored."""
@@ -181,8 +186,8 @@ class DeliveryRules:
         self.expires.forget(numbers)
         self._look()
 
-    def forget(self, numbers: Ranges) -> None:
-        """Forget messages that have left the destination."""
+    def forget(self, numbers: Ranges) -> DeliveryRules:
+        """Forget messages that have left the destination; returns the rules of those that are left."""
         for priority in list(self.priorities):
             ranges = self.priorities[priority]
             ranges.remove_all(numbers)
@@ -195,6 +200,7 @@ class DeliveryRules:
             if kept:
                 kept.remove_all(numbers)
         self._look()
+        return self if self else PLAIN
 
     def write(self, writer: Writer) -> None:
         writer.bool_(bool(self))
@@ -211,9 +217,9 @@ class DeliveryRules:
 
     @classmethod
     def read(cls, reader: Reader) -> DeliveryRules:
-        rules = cls()
         if not reader.bool_():
-            return rules
+            return PLAIN
+        rules = cls()
         for _ in range(reader.count(1 + 4)):
             priority = reader.u8()
             rules.priorities[priority] = Ranges.decode(reader.bytes_())
@@ -227,6 +233,9 @@ class DeliveryRules:
         rules._look()
         return rules
 
+
+PLAIN: Final = DeliveryRules()
+"""The rules of every destination without a message that has some. Nothing is noted here."""
 
 _OTHER_PRIORITIES: Final = frozenset(range(PRIORITY_MAX + 1)) - {PRIORITY_DEFAULT}
 

@@ -6,6 +6,7 @@ A destination keeps the defaults, too: a version with other defaults makes the s
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from antiphon.errors import DestinationError
@@ -105,6 +106,17 @@ def complete(settings: dict[str, Any], *, is_topic: bool) -> dict[str, Any]:
     return QUEUE_DEFAULTS | limits | settings
 
 
+def completed(text: str, *, is_topic: bool) -> str:
+    """The one spelling of the wanted settings with the defaults for the others; raises as `read_settings`."""
+    return _completed(text, is_topic, REDELIVERY_LIMIT, DEDUP_WINDOW_S)
+
+
+@lru_cache(maxsize=256)
+def _completed(text: str, is_topic: bool, *defaults: float) -> str:
+    # Of very many destinations most have the same settings. The defaults differ in runs of the simulator.
+    return spell(complete(read_settings(text, is_topic=is_topic), is_topic=is_topic))
+
+
 def spell(settings: dict[str, Any]) -> str:
     """The one spelling of these settings."""
     return json.dumps(settings, sort_keys=True, separators=(",", ":"))
@@ -150,6 +162,29 @@ def return_rules_of(settings: dict[str, Any]) -> ReturnRules:
         settings.get("dead_to", DEAD_QUEUE),
         round(settings.get("redelivery_delay", 0) * 1_000),
     )
+
+
+class TopicRules(NamedTuple):
+    retention: Retention
+    returns: ReturnRules
+
+
+class QueueRules(NamedTuple):
+    returns: ReturnRules
+    # Is there one consumer at a time that receives, for which the others wait?
+    is_one_by_one: bool
+
+
+@lru_cache(maxsize=256)
+def topic_rules_of(settings: str) -> TopicRules:
+    given = json.loads(settings)
+    return TopicRules(retention_of(given), return_rules_of(given))
+
+
+@lru_cache(maxsize=256)
+def queue_rules_of(settings: str) -> QueueRules:
+    given = json.loads(settings)
+    return QueueRules(return_rules_of(given), given.get("exclusive", False))
 
 
 def _redelivery_limit(value: Any) -> int:

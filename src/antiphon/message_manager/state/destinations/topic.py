@@ -12,18 +12,20 @@ only for subscriptions and holds.
 
 from __future__ import annotations
 
-import json
 import struct
-from collections import deque
+import sys
+from bisect import bisect_right
 from hashlib import blake2b
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from antiphon.bus.ports import Location
+from antiphon.message_manager.state.destinations.ages import Ages
 from antiphon.message_manager.state.destinations.counts import DeliveryCounts
 from antiphon.message_manager.state.destinations.index import BatchIndex, SegmentUse
-from antiphon.message_manager.state.destinations.queue import DIGEST_BYTES
-from antiphon.message_manager.state.destinations.rules import DeliveryRules
-from antiphon.message_manager.state.destinations.settings import retention_of, return_rules_of
+from antiphon.message_manager.state.destinations.queue import DIGEST_BYTES, NO_DIGEST
+from antiphon.message_manager.state.destinations.rules import PLAIN, DeliveryRules
+from antiphon.message_manager.state.destinations.settings import topic_rules_of
 from antiphon.message_manager.state.destinations.subscription import Subscription
 from antiphon.ranges import Ranges
 from antiphon.wire.primitives import Reader, Writer
@@ -36,6 +38,7 @@ TRIM_SHARE: Final = 64
 """With few ranges every byte too much goes at once. With many it goes when it is this share of the kept
 bytes: each trimming moves all ranges behind it."""
 
+_NUMBERS = struct.Struct("<I14Q")
 _PUBLISHED = struct.Struct("<BQII")
 _OF_SUBSCRIPTION = struct.Struct("<BQ")
 _ACKNOWLEDGED, _RETURNED, _SUBSCRIBED, _UNSUBSCRIBED = 2, 3, 4, 5
@@ -55,11 +58,15 @@ class Mark(NamedTuple):
     time_ms: int
 
 
+_through_of = attrgetter("through")
+
+
 class Topic:
     """A topic; `id` is the number of its CREATE."""
 
     __slots__ = (
         "acknowledged",
+        "ages",
         "bytes",
         "dead",
         "digest",
@@ -95,16 +102,17 @@ class Topic:
     # The system has no topics of its own.
     is_reserved = False
 
-    def __init__(self, *, id: int, name: str, settings: str, use: SegmentUse) -> None:
+    def __init__(
+        self, *, id: int, name: str, settings: str, use: SegmentUse, ages: Ages | None = None
+    ) -> None:
         self.id = id
         self.name = name
-        self.settings = settings
         self.settings_version = 1
-        self.retention = retention_of(json.loads(settings))
-        self.returns = return_rules_of(json.loads(settings))
+        self._set(settings)
+        self.ages = Ages() if ages is None else ages
         self.live = Ranges()
         self.index = BatchIndex(use)
-        self.rules = DeliveryRules()
+        self.rules = PLAIN
         self.bytes = 0
         self.published = 0
         self.trimmed = 0
@@ -125,14 +133,14 @@ class Topic:
         # Bytes above the horizon.
         self.fresh_bytes = 0
         # Marks ascend; those behind the horizon are gone. All numbers through `marked` once had a mark.
-        self.marks: deque[Mark] = deque()
+        self.marks: list[Mark] = []
         self.marked = 0
         # By id, which is the order in which they came.
         self.subscriptions: dict[int, Subscription] = {}
         # Those of them that leave out what their own connection or client id publishes.
         self.no_local: dict[int, Subscription] = {}
         # Covers all commands to the topic, so that a checkpoint need not.
-        self.digest = bytes(DIGEST_BYTES)
+        self.digest = NO_DIGEST
 
     @property
     def stored(self) -> Ranges:
@@ -174,7 +182,9 @@ class Topic:
             if known.count == count - skip:
                 return
         if rules is not None:
-            self.rules.note(rules, first, skip)
+            self.rules = self.rules.note(rules, first, skip)
+        if self.last <= self.marked:
+            self.ages.unmarked[self.id] = self
         stored = count - skip - (known.count if known else 0)
         size = length // count * stored
         self.index.append((first,), (count,), location, (offset,), (length,))
@@ -182,7 +192,7 @@ class Topic:
         self.last = first + count - 1
         if known:
             self.live.remove_all(known)
-            self.rules.forget(known)
+            self.rules = self.rules.forget(known)
             self.last = self.live.last
         self.published += stored
         self.bytes += size
@@ -215,15 +225,19 @@ class Topic:
 
     def alter(self, settings: str) -> None:
         """Change the settings; a shorter retention has its effect with the next message or mark of time."""
-        self.settings = settings
         self.settings_version += 1
-        self.retention = retention_of(json.loads(settings))
-        self.returns = return_rules_of(json.loads(settings))
+        self._set(settings)
         self._remember(_ALTERED + settings.encode())
         if not self.retention.age_ms:
             self._move_horizon(max(self.horizon, self.last))
         elif self.fresh_bytes > self.retention.bytes:
             self._shed(self.fresh_bytes - self.retention.bytes)
+        self.ages.look(self)
+
+    def _set(self, settings: str) -> None:
+        # Very many topics may share one text, and what is made of it.
+        self.settings = sys.intern(settings)
+        self.retention, self.returns = topic_rules_of(settings)
 
     def rejected_by(self, subscription: Subscription, numbers: Ranges) -> None:
         self._remember_of(_REJECTED, subscription, numbers.encode())
@@ -300,9 +314,11 @@ class Topic:
             if len(marks) > 1 and (now_ms - marks[-2].time_ms) * MARKS_MAX < age_ms:
                 marks.pop()
             marks.append(Mark(self.last, now_ms))
-        through = 0
-        while marks and now_ms - marks[0].time_ms >= age_ms:
-            through = marks.popleft().through
+        old = 0
+        while old < len(marks) and now_ms - marks[old].time_ms >= age_ms:
+            old += 1
+        through = marks[old - 1].through if old else 0
+        del marks[:old]
         if through > self.horizon:
             self._move_horizon(through)
 
@@ -322,8 +338,8 @@ class Topic:
     def _move_horizon(self, through: int) -> None:
         passed = self.live.clip(self.horizon + 1, through + 1)
         self.horizon = through
-        while self.marks and self.marks[0].through <= through:
-            self.marks.popleft()
+        passed_marks = bisect_right(self.marks, through, key=_through_of)
+        del self.marks[:passed_marks]
         if passed:
             self.fresh_bytes -= self.index.weigh(passed)
             self._trim(passed)
@@ -347,7 +363,7 @@ class Topic:
         self.bytes -= self.index.forget(numbers, self.live)
         self.trimmed += numbers.count
         if self.rules:
-            self.rules.forget(numbers)
+            self.rules = self.rules.forget(numbers)
         self.lost_through = max(self.lost_through, numbers.last)
 
     # -- bytes -----------------------------------------------------------------
@@ -357,16 +373,25 @@ class Topic:
         writer.u64(self.id)
         writer.text(self.name)
         writer.text(self.settings)
-        writer.u32(self.settings_version)
-        for number in (self.published, self.trimmed, self.acknowledged, self.expired, self.dropped):
-            writer.u64(number)
-        writer.u64(self.dead)
-        writer.u64(self.purged)
-        writer.u64(self.duplicates)
-        writer.u64(self.bytes)
-        writer.u64(self.last)
-        for number in (self.horizon, self.fresh_bytes, self.marked, self.lost_through):
-            writer.u64(number)
+        writer.raw(
+            _NUMBERS.pack(
+                self.settings_version,
+                self.published,
+                self.trimmed,
+                self.acknowledged,
+                self.expired,
+                self.dropped,
+                self.dead,
+                self.purged,
+                self.duplicates,
+                self.bytes,
+                self.last,
+                self.horizon,
+                self.fresh_bytes,
+                self.marked,
+                self.lost_through,
+            )
+        )
         writer.raw(self.digest)
         writer.bytes_(self.live.encode())
         self.rules.write(writer)
@@ -383,15 +408,25 @@ class Topic:
         self.index.write(writer, self.live)
 
     @classmethod
-    def read_logical(cls, reader: Reader, use: SegmentUse) -> Topic:
-        topic = cls(id=reader.u64(), name=reader.text(), settings=reader.text(), use=use)
-        topic.settings_version = reader.u32()
-        topic.published, topic.trimmed, topic.acknowledged = reader.u64(), reader.u64(), reader.u64()
-        topic.expired, topic.dropped = reader.u64(), reader.u64()
-        topic.dead, topic.purged, topic.duplicates = reader.u64(), reader.u64(), reader.u64()
-        topic.bytes, topic.last = reader.u64(), reader.u64()
-        topic.horizon, topic.fresh_bytes, topic.marked = reader.u64(), reader.u64(), reader.u64()
-        topic.lost_through = reader.u64()
+    def read_logical(cls, reader: Reader, use: SegmentUse, ages: Ages | None = None) -> Topic:
+        topic = cls(id=reader.u64(), name=reader.text(), settings=reader.text(), use=use, ages=ages)
+        (
+            topic.settings_version,
+            topic.published,
+            topic.trimmed,
+            topic.acknowledged,
+            topic.expired,
+            topic.dropped,
+            topic.dead,
+            topic.purged,
+            topic.duplicates,
+            topic.bytes,
+            topic.last,
+            topic.horizon,
+            topic.fresh_bytes,
+            topic.marked,
+            topic.lost_through,
+        ) = reader.numbers(_NUMBERS)
         topic.digest = bytes(reader.raw(DIGEST_BYTES))
         topic.live = Ranges.decode(reader.bytes_())
         topic.rules = DeliveryRules.read(reader)

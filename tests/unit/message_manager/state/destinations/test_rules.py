@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.batch import Batch, BatchRule
 from antiphon.errors import ProtocolError
-from antiphon.message_manager.state.destinations.rules import DeliveryRules, TimedRanges, TimedRun
+from antiphon.message_manager.state.destinations.rules import PLAIN, DeliveryRules, TimedRanges, TimedRun
 from antiphon.ranges import Ranges
 from antiphon.wire.primitives import Reader, Writer
 from tests.unit.message_manager.channel import rows_of
@@ -45,8 +45,7 @@ def test_a_plain_batch_has_no_rules() -> None:
 def test_the_rules_of_rows_are_noted_under_their_numbers() -> None:
     rows = DeliveryRules.of(batch(*MIXED))
     assert rows is not None
-    rules = DeliveryRules()
-    rules.note(rows, 100)
+    rules = PLAIN.note(rows, 100)
     assert rules.priorities == {9: Ranges([(100, 102)]), 0: Ranges([(103, 104)])}
     assert list(rules.expires) == [TimedRun(500, 101, 103)]
     assert list(rules.deliver_at) == [TimedRun(300, 103, 104)]
@@ -56,8 +55,7 @@ def test_the_rules_of_rows_are_noted_under_their_numbers() -> None:
 def test_rows_that_are_stored_already_are_left_out() -> None:
     rows = DeliveryRules.of(batch(*MIXED))
     assert rows is not None
-    rules = DeliveryRules()
-    rules.note(rows, 100, skip=2)
+    rules = PLAIN.note(rows, 100, skip=2)
     assert rules.priorities == {0: Ranges([(103, 104)])}
     assert list(rules.expires) == [TimedRun(500, 102, 103)]
 
@@ -65,20 +63,18 @@ def test_rows_that_are_stored_already_are_left_out() -> None:
 def test_rules_are_forgotten_with_their_messages() -> None:
     rows = DeliveryRules.of(batch(*MIXED))
     assert rows is not None
-    rules = DeliveryRules()
-    rules.note(rows, 100)
+    rules = PLAIN.note(rows, 100)
     rules.forget(Ranges([(100, 102), (104, 106)]))
     assert rules.priorities == {0: Ranges([(103, 104)])}
     assert list(rules.expires) == [TimedRun(500, 102, 103)] and not rules.keyed
-    rules.forget(Ranges([(1, 200)]))
+    rules = rules.forget(Ranges([(1, 200)]))
     assert not rules
 
 
 def test_what_is_written_reads_as_it_was() -> None:
     rows = DeliveryRules.of(batch(*MIXED))
     assert rows is not None
-    rules = DeliveryRules()
-    rules.note(rows, 100)
+    rules = PLAIN.note(rows, 100)
     rules.forget(Ranges([(102, 103)]))
     again = restored(rules)
     assert (again.priorities, list(again.expires)) == (rules.priorities, list(rules.expires))
