@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from antiphon.client.aio.admin import Admin
     from antiphon.client.aio.connection import Connection, connect
     from antiphon.client.aio.consumer import Consumer
+    from antiphon.client.aio.creating import CreationResult
     from antiphon.client.aio.producer import Producer
     from antiphon.client.aio.ranges import Ranges
     from antiphon.client.aio.session import Session
@@ -73,6 +74,7 @@ else:
         "antiphon.client.aio.admin": ("Admin",),
         "antiphon.client.aio.connection": ("Connection", "connect"),
         "antiphon.client.aio.consumer": ("Consumer",),
+        "antiphon.client.aio.creating": ("CreationResult",),
         "antiphon.client.aio.producer": ("Producer",),
         "antiphon.client.aio.ranges": ("Ranges",),
         "antiphon.client.aio.session": ("Session",),
@@ -115,6 +117,7 @@ __all__ = [
     "StagedPart",
     "Ranges",
     "Admin",
+    "CreationResult",
     "Int8",
     "Int16",
     "Int32",

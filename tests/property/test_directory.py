@@ -12,7 +12,14 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed, LoadChanged, Multicast, Send
+from antiphon.bus.effects import (
+    EnvelopeCommitted,
+    EnvelopeConfirmed,
+    LoadChanged,
+    Multicast,
+    Send,
+    ServiceChanged,
+)
 from antiphon.bus.messages import Advertised, Applied, Query, Reply
 from antiphon.client_manager.effects import (
     ChannelEvent,
@@ -78,6 +85,7 @@ class Door:
         )
         self.now_ns = 0
         self.wants: dict[int, str] = {}  # name by request
+        self.many: set[int] = set()  # requests for all names at once
         self.submitted: dict[str, list[SubmitEnvelope]] = {channel: [] for channel in CHANNELS}
         self.asked: list[tuple[str, Query]] = []
         self.opened: list[tuple[str, frames.DestinationOpened]] = []
@@ -99,7 +107,9 @@ class Door:
             case SendFrames(buffers=buffers):
                 for kind, payload in self._stream.feed(b"".join(buffers)):
                     frame = frames.decode_server_frame(kind, payload)
-                    if isinstance(frame, frames.DestinationOpened | frames.Failed):
+                    if isinstance(frame, frames.DestinationsCreated):
+                        self.many.discard(frame.request)
+                    elif isinstance(frame, frames.DestinationOpened | frames.Failed):
                         name = self.wants.pop(frame.request)
                         if isinstance(frame, frames.DestinationOpened):
                             self.opened.append((name, frame))
@@ -112,6 +122,11 @@ class Door:
         else:
             frame = frames.DestinationOpen(request=request, name=name, create=bool(kind))
         self.step(FramesReceived(1, [frame]))
+
+    def want_all(self, request: int) -> None:
+        self.many.add(request)
+        wish = frames.DestinationsCreate(request=request, names=NAMES, settings="{}")
+        self.step(FramesReceived(1, [wish]))
 
     def tick(self, ms: int) -> None:
         self.now_ns += ms * MS
@@ -132,6 +147,9 @@ class Scene:
         kind = chance.randrange(12)
         if kind < 3:
             self._requests += 1
+            if chance.random() < 0.2:
+                door.want_all(self._requests)
+                return
             door.want(self._requests, chance.choice(NAMES), chance.randrange(3), chance.choice(CHANNELS))
         elif kind < 7:
             self.take_envelope(door)
@@ -143,7 +161,8 @@ class Scene:
             door.tick(chance.choice((50, 250, 6_000)))
         else:
             load = chance.randrange(10 << 20)
-            door.step(ChannelEvent(chance.choice(CHANNELS), LoadChanged(load)))
+            event = LoadChanged(load) if chance.random() < 0.7 else ServiceChanged(chance.random() < 0.5)
+            door.step(ChannelEvent(chance.choice(CHANNELS), event))
         self.check()
 
     def take_envelope(self, door: Door) -> None:
@@ -197,7 +216,7 @@ class Scene:
                     self.answer(door, is_lost=False)
                 door.tick(100)
                 self.check()
-            if not any(door.wants for door in self.doors):
+            if not any(door.wants or door.many for door in self.doors):
                 return
         raise AssertionError(f"never told: {[door.wants for door in self.doors]}")
 

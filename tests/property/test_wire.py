@@ -16,7 +16,15 @@ from hypothesis import strategies as st
 
 from antiphon.errors import ProtocolError, VersionMismatch
 from antiphon.ranges import Ranges
-from antiphon.wire import frames, holds, layout, range_frames, transaction_frames, transactions
+from antiphon.wire import (
+    destination_frames,
+    frames,
+    holds,
+    layout,
+    range_frames,
+    transaction_frames,
+    transactions,
+)
 from antiphon.wire.buffer import FrameBuffer
 from antiphon.wire.commands import (
     NODE_SESSION,
@@ -58,6 +66,7 @@ blobs = st.binary(max_size=40)
 codes = st.sampled_from(OutcomeCode)
 items = st.builds(ConfirmItem, u64s, u32s, codes, u64s, st.one_of(st.just(""), texts))
 outcomes = st.builds(Outcome, u64s, u32s, codes, u64s, st.one_of(st.just(""), texts))
+refusals = st.lists(st.builds(destination_frames.RefusedName, u32s, texts, texts), max_size=3).map(tuple)
 pieces = st.builds(frames.DeliverPiece, u64s, u32s, blobs)
 ranges = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=6).map(Ranges)
 consumed = st.builds(transactions.Consumed, u64s, u64s, ranges)
@@ -97,6 +106,7 @@ VALUES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (transaction_frames.PartsOfChannels, st.lists(parts, max_size=3).map(tuple)),
     (holds.DestinationIds, st.lists(u64s, max_size=3).map(tuple)),
     (range_frames.Wanted, st.lists(st.builds(range_frames.RangeWanted, u64s, u64s), max_size=3).map(tuple)),
+    (destination_frames.RefusedNames, refusals),
     (transaction_frames.FateField, st.sampled_from(transaction_frames.TransactionFate)),
 ]
 

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 import antiphon
@@ -18,16 +19,19 @@ from antiphon.cli.options import (
     retention_option,
     seconds_option,
 )
+from antiphon.cli.progress import Progress
 from antiphon.message_manager.delivery.log_clock import DIFFERENCE_MS_MAX
 
 _LOOK_SECONDS = 0.2
+_NAMES_AT_ONCE = 5_000
+_REFUSED_SHOWN = 20
 
 NODE_COLUMNS = (
     *("name", "role", "channel", "rank", "state", "is_primary", "synchronized"),
     *("epoch", "committed", "applied", "lag"),
 )
 CHANNEL_COLUMNS = ("name", "state", "copies", "replicas", "primary", "epoch", "committed", "checkpoint")
-FAILED = 1
+FAILED, USAGE = 1, 2
 
 T = TypeVar("T")
 
@@ -76,10 +80,16 @@ def add_command(commands: Any) -> None:
     wait.set_defaults(run=_wait)
     create = questions.add_parser(
         "create",
-        help="make a destination",
-        description="Makes a destination. If it exists and is set as asked for, that is fine, too.",
+        help="make destinations",
+        description="Makes destinations. If one exists and is set as asked for, that is fine, too. Of many, "
+        "those that are refused are told on standard error, and the exit code is 1; the others are made.",
     )
-    create.add_argument("destination", help="for example topic:prices")
+    create.add_argument("destinations", nargs="*", metavar="destination", help="for example topic:prices")
+    create.add_argument(
+        "--from-file",
+        metavar="FILE",
+        help="a file with the names, each on a line of its own; - is standard input",
+    )
     _add_settings(create)
     create.add_argument(
         "--channel", metavar="NAME", help="where it is to live; if not given, where there is least to keep"
@@ -305,23 +315,70 @@ def _holds(arguments: argparse.Namespace) -> int:
 
 
 def _create(arguments: argparse.Namespace) -> int:
-    async def create() -> None:
-        async with antiphon.connect(arguments.url) as connection:
-            await connection.admin().create(
-                arguments.destination,
-                retention=arguments.retention,
-                retention_bytes=arguments.retention_bytes,
-                redelivery_limit=arguments.redelivery_limit,
-                redelivery_delay=arguments.redelivery_delay,
-                dead_to=arguments.dead_to,
-                dedup_window=arguments.dedup_window,
-                exclusive=arguments.exclusive,
-                channel=arguments.channel,
-            )
+    settings = {
+        name: getattr(arguments, name)
+        for name in (
+            *("retention", "retention_bytes", "redelivery_limit", "redelivery_delay", "dead_to"),
+            *("dedup_window", "exclusive", "channel"),
+        )
+    }
+    names: list[str] = arguments.destinations
+    if arguments.from_file is None and len(names) == 1:
+        _administer(arguments, lambda admin: admin.create(names[0], **settings))
+        _tell_done(arguments, {"destination": names[0]}, f"{names[0]} is there")
+        return 0
+    if arguments.from_file is not None:
+        try:
+            names = [*names, *_names_in(arguments.from_file)]
+        except (OSError, UnicodeDecodeError) as error:
+            why = "they are no text in UTF-8" if isinstance(error, ValueError) else error.strerror
+            print(f"antiphon: the names in {arguments.from_file} cannot be read: {why}", file=sys.stderr)
+            return USAGE
+    if not names:
+        print("antiphon: no destination is named: give names, or --from-file FILE", file=sys.stderr)
+        return USAGE
+    results = _administer(arguments, lambda admin: _create_many(admin, names, settings))
+    return _tell_created(arguments, results)
 
-    asyncio.run(create())
-    _tell_done(arguments, {"destination": arguments.destination}, f"{arguments.destination} is there")
-    return 0
+
+def _names_in(path: str) -> list[str]:
+    """The names in a file, or in standard input, one on each line."""
+    data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    lines = [line.removesuffix("\r") for line in data.decode().split("\n")]
+    return [line for line in lines if line]
+
+
+async def _create_many(
+    admin: antiphon.Admin, names: Sequence[str], settings: dict[str, Any]
+) -> list[antiphon.CreationResult]:
+    progress = Progress("making destinations", len(names))
+    results: list[antiphon.CreationResult] = []
+    for first in range(0, len(names), _NAMES_AT_ONCE):
+        part = names[first : first + _NAMES_AT_ONCE]
+        results += await admin.create_many(part, **settings)
+        progress.advance(len(part))
+    progress.finish()
+    return results
+
+
+def _tell_created(arguments: argparse.Namespace, results: Sequence[antiphon.CreationResult]) -> int:
+    refused = [result for result in results if result.outcome == "refused"]
+    made = sum(result.outcome == "made" for result in results)
+    there = len(results) - made - len(refused)
+    told = {
+        "made": made,
+        "existed": there,
+        "refused": [
+            {"destination": result.destination, "code": result.code, "text": result.text}
+            for result in refused
+        ],
+    }
+    _tell_done(arguments, told, f"{made:,} destinations are made, {there:,} were there")
+    for result in refused[:_REFUSED_SHOWN]:
+        print(f"antiphon: {result.destination[:80]}: {result.text}", file=sys.stderr)
+    if len(refused) > _REFUSED_SHOWN:
+        print(f"antiphon: {len(refused) - _REFUSED_SHOWN:,} more are refused", file=sys.stderr)
+    return FAILED if refused else 0
 
 
 def _change(arguments: argparse.Namespace) -> int:

@@ -45,6 +45,8 @@ class Connection:
     unconfirmed_bytes: int = 0
     consumer_count: int = 0
     questions: int = 0
+    names: int = 0
+    """Destinations that are being made for it in bulk."""
     sessions: dict[int, Session] = field(default_factory=dict)
     left: deque[int] = field(default_factory=lambda: deque(maxlen=LEFT_REMEMBERED))
     """Sessions that left the connection from the server's side; the peer may not have heard of that yet."""

@@ -30,6 +30,7 @@ from typing import Any, Literal, NamedTuple
 
 from antiphon.bus.messages import Advertised
 from antiphon.client_manager.asking import Answer, Asking
+from antiphon.client_manager.bulk_creation import BulkCreation
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
 from antiphon.client_manager.flow import orders_nothing
 from antiphon.client_manager.loads import Loads
@@ -52,6 +53,7 @@ from antiphon.wire.commands import (
     Payload,
     PlaceDestination,
 )
+from antiphon.wire.destination_frames import DestinationsCreate
 
 KIND_CODES = {"queue": 1, "topic": 2}
 SETTINGS_VERSION = 1
@@ -75,11 +77,13 @@ NOT_MADE_YET = 0
 
 
 class Waiter(NamedTuple):
-    """The request for a destination, and the session it is for, if any."""
+    """The request for a destination, and the session it is for, if any; or its place in a bulk creation."""
 
     connection: Connection
     request: int
     session: int = 0
+    bulk: BulkCreation | None = None
+    at: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -117,7 +121,9 @@ class DestinationService:
         self._ordering = ordering
         self._found = found
         self._wait_ns = settings.directory_wait_ms * _NS_PER_MS
-        self._placed_max = settings.placements_kept
+        self._kept_max = settings.placements_kept
+        # Has the system channel had no primary for long? Then what exists is asked for first (DST4).
+        self._asks_first = False
         self._lanes = {channel: SessionLane(channel, None) for channel in channels}
         self.loads = Loads(channels)
         self._by_name: dict[str, Destination] = {}
@@ -172,14 +178,30 @@ class DestinationService:
 
     def create(self, text: str, settings: str, waiter: Waiter) -> None:
         """Make a destination; its channel judges the settings of an existing one."""
+        self._create(text, *_take_channel(settings), waiter)
+
+    def create_many(self, connection: Connection, wish: DestinationsCreate) -> None:
+        """Make destinations with the same settings, each as if it were asked for alone."""
+        settings, channel = _take_channel(wish.settings)
+        bulk = BulkCreation(connection, wish)
+        for at, text in enumerate(wish.names):
+            try:
+                self._create(text, settings, channel, Waiter(connection, wish.request, 0, bulk, at))
+            except Refusal as refusal:
+                bulk.refused(self._outbox, at, refusal.code, refusal.text)
+
+    def _create(self, text: str, settings: str, channel: str, waiter: Waiter) -> None:
         parsed = _parse(text)
         if not parsed.can_be_chosen:
             raise Refusal(InvalidName.code, _not_to_choose(text))
         name = str(parsed)
-        settings, channel = _take_channel(settings)
         if channel and channel not in self._channels:
             raise Refusal(REFUSED, f"{name} cannot be made: there is no channel {channel[:80]!r}")
         self._search(Creation(name, settings, channel), waiter)
+
+    def served(self, channel: str, *, is_served: bool) -> None:
+        if channel == self._system:
+            self._asks_first = not is_served
 
     def _search(self, creation: Creation, waiter: Waiter) -> None:
         search = self._searches.get(creation)
@@ -201,7 +223,11 @@ class DestinationService:
             self._enter(search, self._system)
             return
         remembered = self._placed.get(search.creation.name)
-        if remembered is not None and search.creation.is_met_by_any:
+        if not search.creation.is_met_by_any and not self._asks_first:
+            # It is to be made, most likely: the answer to a PLACE says where an existing one is.
+            search.is_certain = True
+            self._place(search)
+        elif remembered is not None and search.creation.is_met_by_any:
             self._enter(search, remembered)
         else:
             self._ask_placement(search)
@@ -230,9 +256,12 @@ class DestinationService:
         elif creation.settings is None:
             self._fail(search, UNKNOWN, _unknown(creation.name))
         else:
-            search.channel = creation.channel or self.loads.place()
-            place = PlaceDestination(name=creation.name, channel=search.channel)
-            self._order(search, self._system, place)
+            self._place(search)
+
+    def _place(self, search: Search) -> None:
+        search.channel = search.creation.channel or self.loads.place()
+        place = PlaceDestination(name=search.creation.name, channel=search.channel)
+        self._order(search, self._system, place)
 
     def _on_placed(self, search: Search, outcomes: Sequence[Outcome]) -> None:
         if not outcomes:
@@ -288,7 +317,7 @@ class DestinationService:
         if not outcomes or outcomes[0].code == OutcomeCode.DUPLICATE:
             id = outcomes[0].original if outcomes else sequence
             self._place_is(search)
-            self._finish(search, Destination(id, search.channel, SETTINGS_VERSION))
+            self._finish(search, Destination(id, search.channel, SETTINGS_VERSION), is_new=not outcomes)
         elif outcomes[0].code == OutcomeCode.EXISTS:
             # The system channel itself: the name was freed and given to another channel meanwhile.
             self._enter(search, outcomes[0].text)
@@ -327,14 +356,27 @@ class DestinationService:
                 self._deadlines.setdefault(search.creation, now_ns + self._wait_ns)
         self._untimed.clear()
 
-    def _finish(self, search: Search, found: Destination) -> None:
+    def _finish(self, search: Search, found: Destination, *, is_new: bool = False) -> None:
         del self._searches[search.creation]
         name = search.creation.name
         if _has_placement(name):
-            self._by_name[name] = found
-            self._names[found.channel, found.id] = name
+            self._remember(name, found)
         for waiter in search.waiters:
-            self._found(waiter, found)
+            if waiter.bulk is None:
+                self._found(waiter, found)
+            else:
+                waiter.bulk.found(self._outbox, waiter.at, is_new=is_new)
+
+    def _remember(self, name: str, found: Destination) -> None:
+        former = self._by_name.pop(name, None)
+        if former is not None:
+            self._names.pop((former.channel, former.id), None)
+        self._by_name[name] = found
+        self._names[found.channel, found.id] = name
+        if len(self._by_name) > self._kept_max:
+            oldest = next(iter(self._by_name))
+            forgotten = self._by_name.pop(oldest)
+            self._names.pop((forgotten.channel, forgotten.id), None)
 
     def _fail(self, search: Search, code: str, text: str) -> None:
         del self._searches[search.creation]
@@ -343,7 +385,10 @@ class DestinationService:
     def _refuse(self, search: Search, code: str, text: str) -> None:
         waiters, search.waiters = search.waiters, []
         for waiter in waiters:
-            self._outbox.refuse(waiter.connection, waiter.request, code, text)
+            if waiter.bulk is None:
+                self._outbox.refuse(waiter.connection, waiter.request, code, text)
+            else:
+                waiter.bulk.refused(self._outbox, waiter.at, code, text)
 
     def advertised(self, channel: str, message: Advertised) -> None:
         """The system channel tells of new placements, which need not be asked for."""
@@ -353,7 +398,7 @@ class DestinationService:
     def remember_place(self, name: str, channel: str) -> None:
         self._placed.pop(name, None)
         self._placed[name] = channel
-        if len(self._placed) > self._placed_max:
+        if len(self._placed) > self._kept_max:
             del self._placed[next(iter(self._placed))]
 
     def _place_is(self, search: Search) -> None:

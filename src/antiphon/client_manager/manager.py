@@ -74,6 +74,7 @@ from antiphon.ids import IdSource
 from antiphon.selectors import compile_selector
 from antiphon.wire import frames
 from antiphon.wire.commands import CommandKind, Outcome, OutcomeCode
+from antiphon.wire.destination_frames import NAMES_MAX
 
 __all__ = ["ClientManager", "ClientManagerSettings"]
 
@@ -238,6 +239,7 @@ class ClientManager:
             frames.SessionClose: self._sessions.close,
             frames.DestinationOpen: self._on_destination_open,
             frames.DestinationCreate: self._on_destination_create,
+            frames.DestinationsCreate: self._on_destinations_create,
             frames.SubscriptionFind: self._on_subscription_find,
             frames.ConsumerOpen: self._on_consumer_open,
             frames.ConsumerResume: self._on_consumer_open,
@@ -513,6 +515,14 @@ class ClientManager:
     def _on_destination_create(self, connection: Connection, wish: frames.DestinationCreate) -> None:
         self._destinations.create(wish.name, wish.settings, Waiter(connection, wish.request))
 
+    def _on_destinations_create(self, connection: Connection, wish: frames.DestinationsCreate) -> None:
+        count = len(wish.names)
+        if not 0 < count <= NAMES_MAX:
+            raise Refusal(LIMIT, f"a request is for 1 to {NAMES_MAX} destinations, not {count}")
+        if connection.names + count > self._settings.names_max:
+            raise Refusal(LIMIT, f"{connection.names} destinations are being made for this connection; wait")
+        self._destinations.create_many(connection, wish)
+
     def _tell_destination(self, waiter: Waiter, found: Destination) -> None:
         opened = frames.DestinationOpened(
             request=waiter.request,
@@ -526,7 +536,7 @@ class ClientManager:
         self, waiter: Waiter, channel: str, answer: frames.DestinationOpened | frames.SubscriptionFound
     ) -> None:
         """Answer a session's request, once its channel knows the session."""
-        connection, request, session = waiter
+        connection, request, session = waiter.connection, waiter.request, waiter.session
         if connection.is_over:
             return
         self._flow.welcome(connection, channel)
@@ -618,6 +628,7 @@ class ClientManager:
 
     def _on_service_changed(self, channel: str, event: bus.ServiceChanged) -> None:
         self._flow.served(channel, event, self._connections.values())
+        self._destinations.served(channel, is_served=event.is_served)
 
     def _on_space_changed(self, channel: str, event: bus.SpaceChanged) -> None:
         self._flow.space_changed(channel, event, self._connections.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from antiphon.wire.buffer import FRAME_BYTES_MAX
+from antiphon.wire.destination_frames import NAMES_MAX
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -40,6 +41,9 @@ class ClientManagerSettings:
 
     requests_max: int = 4_096
     """Requests of one connection that still wait for their answer: all its consumers, and then some."""
+
+    names_max: int = 8 * NAMES_MAX
+    """Destinations of one connection that are being made in bulk."""
 
     question_length_max: int = 64 * KIB
     """Characters of one question to the node."""
@@ -85,7 +89,8 @@ class ClientManagerSettings:
     """How long a client may have a question wait for news."""
 
     placements_kept: int = 100_000
-    """Names of destinations whose channel is remembered without their having been used here."""
+    """Names of destinations whose channel is remembered without their having been used here; and as many
+    with their ids that were: half a kilobyte a name for both. A forgotten name is asked for anew."""
 
     prepare_wait_ms: int = 5_000
     """How long the channels of a transaction may take to promise a commit, until it is rolled back."""

@@ -21,7 +21,6 @@ from functools import lru_cache
 from typing import Annotated, Any, NamedTuple, TypeAlias, cast
 
 from antiphon.errors import ProtocolError, VersionMismatch
-from antiphon.ranges import Ranges
 from antiphon.wire.admin_frames import Answer as Answer
 from antiphon.wire.admin_frames import Ask as Ask
 from antiphon.wire.commands import ConfirmItem, read_outcomes, write_outcomes
@@ -31,7 +30,10 @@ from antiphon.wire.consumer_frames import ConsumerDrain as ConsumerDrain
 from antiphon.wire.consumer_frames import ConsumerGone as ConsumerGone
 from antiphon.wire.consumer_frames import ConsumerOpen as ConsumerOpen
 from antiphon.wire.consumer_frames import Credit as Credit
+from antiphon.wire.destination_frames import DestinationsCreate as DestinationsCreate
+from antiphon.wire.destination_frames import DestinationsCreated as DestinationsCreated
 from antiphon.wire.layout import U16, U32, U64, U128, Bool, Field, Layout, Rest, Text, Texts, U32s
+from antiphon.wire.layout import SomeRanges as SomeRanges
 from antiphon.wire.lone import LONE_ITEM, read_lone_confirm
 from antiphon.wire.primitives import Buffer, Reader, Writer, encode_text, encode_u128, pack
 from antiphon.wire.range_frames import RangeAsk as RangeAsk
@@ -43,7 +45,7 @@ from antiphon.wire.transaction_frames import TransactionCommit as TransactionCom
 from antiphon.wire.transaction_frames import TransactionDecided as TransactionDecided
 
 MAGIC = b"ANTI"
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 
 _HEAD = struct.Struct("<IB")
 _TEXT_LENGTH = struct.Struct("<H")
@@ -113,19 +115,10 @@ def _read_pieces(reader: Reader) -> tuple[DeliverPiece, ...]:
     return tuple(pieces)
 
 
-def _write_ranges(writer: Writer, ranges: Ranges) -> None:
-    writer.bytes_(ranges.encode())
-
-
-def _read_ranges(reader: Reader) -> Ranges:
-    return Ranges.decode(reader.bytes_())
-
-
 Version = Annotated[int, Field(_write_version, _read_version)]
 AckModeField = Annotated[AckMode, Field(Writer.u8, _read_ack_mode)]
 Items = Annotated[tuple[ConfirmItem, ...], Field(write_outcomes, _read_items)]
 Pieces = Annotated[tuple[DeliverPiece, ...], Field(_write_pieces, _read_pieces)]
-SomeRanges = Annotated[Ranges, Field(_write_ranges, _read_ranges)]
 
 
 # Greeting, parting, and the answers that fit every request.
@@ -402,6 +395,7 @@ ClientFrame: TypeAlias = (
     | SessionClose
     | DestinationOpen
     | DestinationCreate
+    | DestinationsCreate
     | SubscriptionFind
     | Command
     | ConsumerOpen
@@ -422,6 +416,7 @@ ServerFrame: TypeAlias = (
     | SessionOpened
     | SessionGone
     | DestinationOpened
+    | DestinationsCreated
     | SubscriptionFound
     | Confirm
     | FlowState
@@ -459,6 +454,8 @@ _TYPES: dict[int, tuple[type[Any], int]] = {
     34: (DestinationCreate, _FROM_CLIENT),
     36: (SubscriptionFind, _FROM_CLIENT),
     37: (SubscriptionFound, _FROM_SERVER),
+    38: (DestinationsCreate, _FROM_CLIENT),
+    39: (DestinationsCreated, _FROM_SERVER),
     48: (Command, _FROM_CLIENT),
     49: (Confirm, _FROM_SERVER),
     50: (FlowState, _FROM_SERVER),

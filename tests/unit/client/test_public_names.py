@@ -31,7 +31,10 @@ PUBLIC = {
     "Row": (
         "body correlation_id count dedup_id delay index key persistent priority properties reply_to ttl type"
     ),
-    "Admin": "change consumers create dead delete destinations digests holds move purge retry status",
+    "Admin": (
+        "change consumers create create_many dead delete destinations digests holds move purge retry status"
+    ),
+    "CreationResult": "code count destination index outcome text",
     "Staging": "abort application close closed commit stage writer",
     "StagedPart": "application channels id messages pieces",
     "Ranges": (

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from antiphon.bus.effects import LoadChanged
+from antiphon.bus.effects import LoadChanged, ServiceChanged
 from antiphon.bus.messages import Advertised
 from antiphon.client_manager.effects import SubmitEnvelope
 from antiphon.errors import DestinationUnavailable, InvalidName
@@ -271,9 +271,11 @@ def test_a_channel_that_cannot_be_is_refused(settings: str, text: str) -> None:
     stage.placements["topic:there"] = "c"
     stage.tell(Advertised(("topic:there",), ("c",)))
     stage.say(1, frames.DestinationCreate(request=1, name="topic:there", settings=settings))
+    if stage.submitted:
+        stage.confirm(Outcome(0, 1, OutcomeCode.EXISTS, 0, "c"))
     (failed,) = stage.heard_of(frames.Failed)
     assert (failed.code, text in failed.text) == ("destination.refused", True)
-    assert stage.submitted == []
+    assert not any(isinstance(payload, CreateDestination) for _, payload in ordered(stage))
 
 
 def test_the_channel_may_be_named_where_there_is_only_one() -> None:
@@ -493,3 +495,136 @@ def test_no_client_chooses_a_temporary_name(name: str) -> None:
     stage.say(1, frames.DestinationCreate(request=1, name=name, settings="{}"))
     (failed,) = stage.heard_of(frames.Failed)
     assert failed.code == InvalidName.code
+
+
+# -- many at once -----------------------------------------------------------------------------------
+
+
+def created(stage: Stage, conn: int = 1) -> list[tuple[int, list[int], list[tuple[int, str]]]]:
+    """Of each answer: its request, the places of what was made, and what was refused, with the code."""
+    return [
+        (each.request, list(each.made.numbers()), [(at, code) for at, code, _ in each.refused])
+        for each in stage.heard_of(frames.DestinationsCreated, conn)
+    ]
+
+
+def create_many(request: int, *names: str, settings: str = "{}") -> frames.DestinationsCreate:
+    return frames.DestinationsCreate(request=request, names=names, settings=settings)
+
+
+def test_many_destinations_are_made_in_few_envelopes_and_answered_name_by_name() -> None:
+    stage = Stage()
+    stage.connect()
+    names = ["topic:one", "queue:_own", "topic:two", "no name", "topic:three"]
+    stage.say(1, create_many(7, *names, settings='{"retention":60}'))
+    assert ordered(stage) == [
+        ("a", CreateDestination(kind=2, name=name, settings='{"retention":60}'))
+        for name in ("one", "two", "three")
+    ]
+    assert created(stage) == [], "one of them has no outcome yet"
+    stage.confirm(
+        Outcome(1, 1, OutcomeCode.DUPLICATE, 33), Outcome(2, 1, OutcomeCode.REFUSED, 0, "it exists, and")
+    )
+    refused = [(1, InvalidName.code), (3, InvalidName.code), (4, "destination.refused")]
+    assert created(stage) == [(7, [0], refused)]
+    # The connection may have as many made again.
+    stage.say(1, create_many(8, "topic:one"))
+    stage.confirm(Outcome(0, 1, OutcomeCode.DUPLICATE, 100))
+    assert created(stage)[1:] == [(8, [], [])]
+
+
+def test_many_destinations_are_placed_without_a_question_and_spread() -> None:
+    stage = clustered()
+    names = [f"queue:{at}" for at in range(60)]
+    stage.say(1, create_many(1, *names))
+    assert stage.asked == []
+    channels: dict[str, str] = {}
+    while stage.submitted:
+        for channel, payload in ordered(stage):
+            if isinstance(payload, PlaceDestination):
+                channels[payload.name] = payload.channel
+            else:
+                assert isinstance(payload, CreateDestination)
+                assert channels[f"queue:{payload.name}"] == channel
+        stage.confirm()
+    assert Counter(channels.values()) == dict.fromkeys(CHANNELS, 20)
+    assert created(stage) == [(1, list(range(60)), [])]
+
+
+def test_one_of_many_that_lives_elsewhere_is_looked_for_there() -> None:
+    stage = clustered()
+    stage.placements["queue:old"] = "c"
+    stage.say(1, create_many(1, "queue:new", "queue:old"))
+    stage.confirm(Outcome(1, 1, OutcomeCode.EXISTS, 0, "c"))
+    assert sorted(channel for channel, _ in ordered(stage)) == ["a", "c"]
+    stage.confirm_all()
+    assert created(stage) == [(1, [0, 1], [])]
+
+
+def test_without_the_system_channel_what_exists_among_many_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """DST4"""
+    stage = clustered()
+    stage.tell(ServiceChanged(is_served=False), channel="a")
+    stage.placements["queue:old"] = "c"
+    stage.say(1, create_many(1, "queue:old"))
+    assert ordered(stage) == [("c", CreateDestination(kind=1, name="old", settings="{}"))]
+    stage.confirm(Outcome(0, 1, OutcomeCode.DUPLICATE, 33))
+    assert created(stage) == [(1, [], [])]
+
+
+def test_those_of_many_that_take_too_long_are_refused_and_may_be_asked_for_again() -> None:
+    stage = Stage()
+    stage.connect()
+    stage.say(1, create_many(1, "queue:one", "queue:two"))
+    stage.wait(6_000)
+    assert created(stage) == [(1, [], [(0, "destination.unavailable"), (1, "destination.unavailable")])]
+    stage.say(1, create_many(2, "queue:two", "queue:three"))
+    stage.confirm_all()
+    assert created(stage)[1:] == [(2, [0, 1], [])]
+
+
+def test_a_client_that_has_left_does_no_harm_to_the_rest_of_many() -> None:
+    stage = Stage()
+    stage.connect(1)
+    stage.connect(2)
+    stage.say(1, create_many(1, "queue:one", "queue:two"))
+    stage.say(2, create_many(1, "queue:two", "queue:one", "queue:one"))
+    stage.lose(1)
+    stage.confirm_all()
+    assert created(stage, 2) == [(1, [0, 1, 2], [])]
+
+
+def test_a_connection_has_so_many_made_at_once_and_no_more() -> None:
+    stage = Stage(names_max=600)
+    stage.connect()
+    names = [f"queue:{at}" for at in range(501)]
+    stage.say(1, create_many(1, *names), create_many(2), create_many(3, *names[:400]))
+    stage.say(1, create_many(4, *names[:201]))
+    failed = [(each.request, each.code) for each in stage.heard_of(frames.Failed)]
+    assert failed == [(1, "limit"), (2, "limit"), (4, "limit")]
+    stage.confirm_all()
+    stage.say(1, create_many(5, *names[:500]))
+    stage.confirm_all()
+    assert [request for request, _, _ in created(stage)] == [3, 5]
+
+
+def test_settings_that_no_channel_can_have_refuse_all_of_them() -> None:
+    stage = clustered()
+    stage.say(1, create_many(1, "queue:one", settings='{"channel":7}'))
+    (failed,) = stage.heard_of(frames.Failed)
+    assert (failed.request, failed.code) == (1, "destination.refused")
+    stage.say(1, create_many(2, "queue:one", settings='{"channel":"z"}'))
+    assert created(stage) == [(2, [], [(0, "destination.refused")])]
+
+
+def test_only_so_many_names_are_remembered_and_the_others_are_asked_for_anew() -> None:
+    stage = Stage(placements_kept=2)
+    stage.connect()
+    stage.say(1, create_many(1, "queue:one", "queue:two", "queue:three"))
+    stage.confirm()
+    stage.directory["queue:one"] = 100
+    stage.say(1, destination_open(2, "queue:three"), destination_open(3, "queue:one"))
+    assert [asked["name"] for asked in stage.asked] == ["queue:one"]
+    assert sorted(opened(stage)) == [(2, 102, "a"), (3, 100, "a")]

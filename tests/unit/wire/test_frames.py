@@ -8,6 +8,7 @@ from antiphon.errors import ProtocolError, VersionMismatch
 from antiphon.ranges import Ranges
 from antiphon.wire.buffer import FrameBuffer
 from antiphon.wire.commands import ConfirmItem, OutcomeCode
+from antiphon.wire.destination_frames import RefusedName
 from antiphon.wire.frames import (
     PROTOCOL_VERSION,
     AckMode,
@@ -30,6 +31,8 @@ from antiphon.wire.frames import (
     DestinationCreate,
     DestinationOpen,
     DestinationOpened,
+    DestinationsCreate,
+    DestinationsCreated,
     Done,
     Failed,
     FlowState,
@@ -86,7 +89,7 @@ BYTES: list[tuple[Frame, int, bytes]] = [
     (
         Hello(user="eva", password="pw", client_id="desk", connection=9, generation=2),
         1,
-        b"ANTI\x0b\x00" + b"\x03\0eva" + b"\x02\0pw" + b"\x04\0desk" + u128(9) + u32(2),
+        b"ANTI\x0c\x00" + b"\x03\0eva" + b"\x02\0pw" + b"\x04\0desk" + u128(9) + u32(2),
     ),
     (
         Welcome(
@@ -99,7 +102,7 @@ BYTES: list[tuple[Frame, int, bytes]] = [
             sure_ms=125,
         ),
         2,
-        b"ANTI\x0b\x00"
+        b"ANTI\x0c\x00"
         + b"\x01\x00"
         + b"\x01\0c"
         + u32(2)
@@ -181,6 +184,16 @@ BYTES: list[tuple[Frame, int, bytes]] = [
         DestinationCreate(request=3, name="topic:t", settings="{}"),
         34,
         u32(3) + b"\x07\0topic:t" + b"\x02\0{}",
+    ),
+    (
+        DestinationsCreate(request=3, names=("topic:t", "queue:q"), settings="{}"),
+        38,
+        u32(3) + u32(2) + b"\x07\0topic:t" + b"\x07\0queue:q" + b"\x02\0{}",
+    ),
+    (
+        DestinationsCreated(request=3, made=Ranges([(0, 2)]), refused=(RefusedName(4, "x", "why"),)),
+        39,
+        u32(3) + u32(16) + u64(0) + u64(2) + u32(1) + u32(4) + b"\x01\0x" + b"\x03\0why",
     ),
     (
         SubscriptionFind(request=3, session=9, name="audit", durable=False, ends=True),
@@ -399,10 +412,10 @@ def test_an_unknown_type_is_refused(kind: int) -> None:
 
 
 def test_a_greeting_of_another_version_is_told_apart_before_the_rest_is_read() -> None:
-    with pytest.raises(VersionMismatch, match=r"speaks version 12 .* we speak 11"):
-        decode_frame(1, b"ANTI\x0c\x00\xff\xff and nothing else that we could know")
+    with pytest.raises(VersionMismatch, match=r"speaks version 13 .* we speak 12"):
+        decode_frame(1, b"ANTI\x0d\x00\xff\xff and nothing else that we could know")
     with pytest.raises(VersionMismatch):
-        decode_frame(2, b"ANTI\x0c\x00")
+        decode_frame(2, b"ANTI\x0d\x00")
     with pytest.raises(VersionMismatch):
         decode_frame(1, payload_of(Hello(version=PROTOCOL_VERSION + 1, user="", password="", client_id="")))
 

@@ -217,6 +217,11 @@ class ClientCore:
     def create_destination(self, name: str, settings: str) -> int:
         return self._ask(frames.DestinationCreate(request=self._next_number(), name=name, settings=settings))
 
+    def create_destinations(self, names: Sequence[str], settings: str) -> int:
+        return self._ask(
+            frames.DestinationsCreate(request=self._next_number(), names=tuple(names), settings=settings)
+        )
+
     def find_subscription(
         self, session: SessionCore, name: str, *, durable: bool = True, ends: bool = False
     ) -> int:

@@ -18,6 +18,7 @@ from antiphon.wire.frames import (
     Answer,
     ConsumerResumed,
     DestinationOpened,
+    DestinationsCreated,
     Done,
     Goodbye,
     RangePage,
@@ -31,6 +32,7 @@ from antiphon.wire.frames import (
 Reply: TypeAlias = (
     SessionOpened
     | DestinationOpened
+    | DestinationsCreated
     | SubscriptionFound
     | ConsumerResumed
     | TransactionDecided

@@ -19,6 +19,7 @@ RequestFrame: TypeAlias = (
     | frames.SessionClose
     | frames.DestinationOpen
     | frames.DestinationCreate
+    | frames.DestinationsCreate
     | frames.SubscriptionFind
     | frames.ConsumerOpen
     | frames.ConsumerResume
@@ -37,6 +38,7 @@ ANSWERS: Final[dict[type[RequestFrame], type]] = {
     frames.SessionClose: frames.Done,
     frames.DestinationOpen: frames.DestinationOpened,
     frames.DestinationCreate: frames.DestinationOpened,
+    frames.DestinationsCreate: frames.DestinationsCreated,
     frames.SubscriptionFind: frames.SubscriptionFound,
     frames.ConsumerOpen: frames.Done,
     frames.ConsumerResume: frames.ConsumerResumed,
@@ -68,6 +70,7 @@ class Request:
             case (
                 frames.SessionOpen()
                 | frames.DestinationCreate()
+                | frames.DestinationsCreate()
                 | frames.RangeAsk()
                 | frames.RangeRead()
                 | frames.Ask()
@@ -93,8 +96,11 @@ class RequestTable:
         self._last = 0
 
     def next_number(self) -> int:
+        assert len(self._waiting) < REQUEST_MAX, "four thousand million requests wait for their answer"
+        # A number of long ago may still wait for its answer: a resumed consumer's, while there is no server.
         self._last = self._last % REQUEST_MAX + 1
-        assert self._last not in self._waiting, "four thousand million requests wait for their answer"
+        while self._last in self._waiting or self._last in self._void:
+            self._last = self._last % REQUEST_MAX + 1
         return self._last
 
     def add(self, frame: RequestFrame, *, is_own: bool = False) -> Request:
