@@ -1133,8 +1133,9 @@ def connect(
 ) -> Connection:
     """A connection to one of the servers in `url`.
 
-    The servers are tried in their order, beginning with one that is drawn, so that many clients with the
-    same `url` spread over the servers; with the first, if `spread` is False.
+    The servers are tried in an order that each connection draws, so that many clients with the same
+    `url` spread over the servers, and those of a lost server over the others; in the order of the `url`,
+    if `spread` is False.
 
     `timeout` is how long that may take; and how
     long the server may take later on to open a session, a producer or a consumer.

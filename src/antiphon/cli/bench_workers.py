@@ -159,7 +159,7 @@ async def send_in_crowd(plan: Plan, session: antiphon.Session, start: Start) -> 
     samples: list[float] = []
     async with contextlib.AsyncExitStack() as stack:
         connections = [
-            await stack.enter_async_context(antiphon.connect(url))
+            await stack.enter_async_context(antiphon.connect(url, spread=False))
             for url in _rotated(plan.url, plan.connections)
         ]
         producers = [

@@ -15,7 +15,7 @@ from antiphon.client.aio.ranges import Ranges
 from antiphon.client.aio.scope import SessionScope
 from antiphon.client.aio.session import Session
 from antiphon.client.aio.staging import Staging
-from antiphon.client.core.route import Server, in_turn, parse_url
+from antiphon.client.core.route import Server, in_drawn_order, parse_url
 from antiphon.errors import (
     AccessDenied,
     AntiphonError,
@@ -58,8 +58,9 @@ def connect(
 ) -> Connection:
     """A connection to one of the servers in `url`.
 
-    The servers are tried in their order, beginning with one that is drawn, so that many clients with the same
-    `url` spread over the servers; with the first, if `spread` is False.
+    The servers are tried in an order that each connection draws, so that many clients with the same `url`
+    spread over the servers, and those of a lost server over the others; in the order of the `url`, if
+    `spread` is False.
 
     Await it, or use it with `async with`. `timeout` is how long that may take; and how
     long the server may take later on to open a session, a producer or a consumer.
@@ -87,7 +88,7 @@ def connect(
     """
     servers = parse_url(url)
     return Connection(
-        in_turn(servers, random.random()) if spread else servers,
+        in_drawn_order(servers, random.random) if spread else servers,
         user=_checked("user", user, USER_BYTES_MAX),
         password=_checked("password", password, PASSWORD_BYTES_MAX),
         client_id=_checked("client_id", client_id, USER_BYTES_MAX),

@@ -1,11 +1,14 @@
 """Route: the server to try next, and when.
 
-The servers are tried in their order, over and over, beginning with the lost one: most often only the
-connection is gone, or the server is back in a moment. A server that fell silent is tried last. The first
-round is tried at once, then there are pauses, each longer than the one before, up to a limit, and drawn, so
-that the clients of a lost server do not all come back in the same instant.
+The servers are tried over and over, beginning with the lost one: most often only the connection is gone, or
+the server is back in a moment. The others follow in the client's order, those that failed before behind the
+rest. A server that fell silent is tried last. The first round is tried at once, then there are pauses, each
+longer than the one before, up to a limit, and drawn, so that the clients of a lost server do not all come
+back in the same instant.
 
-The servers are those that the application named, and those that the system told of at the last login.
+The servers are those that the application named, and those that the system told of at the last login. Each
+client draws an order of its own, unless the application wants its own: so the clients of a system spread over
+its servers, and the clients of a lost server over the others.
 """
 
 from __future__ import annotations
@@ -56,14 +59,16 @@ def read_servers(texts: Iterable[str]) -> list[Server]:
     return servers
 
 
-def in_turn(servers: Sequence[Server], drawn: float) -> list[Server]:
-    """The servers in their order, beginning with one drawn by a number from 0 to 1: so clients spread.
+def in_drawn_order(servers: Iterable[Server], chance: Callable[[], float]) -> list[Server]:
+    """The servers in an order that is drawn by numbers from 0 to 1.
 
-    >>> in_turn(parse_url("antiphon://a:1,b:2,c:3"), 0.5)
+    >>> in_drawn_order(parse_url("antiphon://a:1,b:2,c:3"), lambda: 0.5)
     [Server(host='b', port=2), Server(host='c', port=3), Server(host='a', port=1)]
     """
-    at = min(int(drawn * len(servers)), len(servers) - 1)
-    return [*servers[at:], *servers[:at]]
+    rest, drawn = list(servers), []
+    while rest:
+        drawn.append(rest.pop(min(int(chance() * len(rest)), len(rest) - 1)))
+    return drawn
 
 
 def _parse_server(text: str, url: str) -> Server:
@@ -100,6 +105,8 @@ class Route:
         self._named = list(servers)
         self._servers = list(servers)
         self._chance = chance
+        # When a server last failed that was not reached since.
+        self._failed_ns: dict[Server, int] = {}
         self._round: list[Server] = []
         self._pause_ns = 0
         self._next_ns = 0
@@ -115,12 +122,17 @@ class Route:
 
     def refresh(self, servers: Iterable[Server]) -> None:
         """The system has these servers; of others only those count that the application named."""
-        self._servers = list(dict.fromkeys([*self._named, *servers]))
+        told = dict.fromkeys(servers)
+        known = [server for server in self._servers if server in told or server in self._named]
+        new = [server for server in told if server not in known]
+        self._servers = known + in_drawn_order(new, self._chance)
+        self._failed_ns = {server: at for server, at in self._failed_ns.items() if server in self._servers}
 
     def reached(self, now_ns: int, server: Server) -> None:
         """This server has admitted the client."""
         self.current = server
         self._reached_ns = now_ns
+        self._failed_ns.pop(server, None)
         self.failures.clear()
 
     def lost(self, now_ns: int, *, was_silent: bool = False) -> None:
@@ -136,7 +148,9 @@ class Route:
         return ServerAttempt(self._round[0], self._next_ns)
 
     def failed(self, now_ns: int, why: str) -> None:
-        self.failures[str(self._round.pop(0))] = why
+        server = self._round.pop(0)
+        self._failed_ns[server] = now_ns
+        self.failures[str(server)] = why
         if not self._round:
             longest_ns = max(PAUSE_NS_SHORT, min(PAUSE_NS_MAX, (now_ns - self.lost_ns) // AWAY_SHARE))
             self._pause_ns = min(longest_ns, max(PAUSE_NS_MIN, int(self._pause_ns * PAUSE_GROWTH)))
@@ -144,7 +158,8 @@ class Route:
 
     def _begin_round(self, now_ns: int) -> None:
         at = self._servers.index(self.current) if self.current in self._servers else 0
-        self._round = self._servers[at:] + self._servers[:at]
+        first, *others = self._servers[at:] + self._servers[:at]
+        self._round = [first, *sorted(others, key=lambda server: self._failed_ns.get(server, -1))]
         # Between half of the pause and all of it.
         self._next_ns = now_ns + int(self._pause_ns * (1 + self._chance()) / 2)
 

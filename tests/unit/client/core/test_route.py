@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+
+import pytest
+
 from antiphon.client.core.route import (
     PAUSE_NS_MAX,
     PAUSE_NS_MIN,
@@ -9,7 +14,7 @@ from antiphon.client.core.route import (
     STEADY_NS,
     Route,
     Server,
-    in_turn,
+    in_drawn_order,
     read_servers,
 )
 
@@ -43,9 +48,61 @@ def test_the_lost_server_is_tried_first_and_at_once_then_the_others_in_order() -
     assert attempts(route, 3) == [(B, 0), (C, 0), (A, 0)]
 
 
-def test_clients_begin_with_a_drawn_server_and_keep_the_order() -> None:
-    begun = [in_turn([A, B, C], drawn) for drawn in (0.0, 0.33, 0.34, 0.67, 1.0)]
-    assert begun == [[A, B, C], [A, B, C], [B, C, A], [C, A, B], [C, A, B]]
+def test_clients_draw_the_order_of_the_servers() -> None:
+    begun = [in_drawn_order([A, B, C], lambda drawn=drawn: drawn) for drawn in (0.0, 0.33, 0.34, 0.67, 1.0)]
+    assert begun == [[A, B, C], [A, B, C], [B, A, C], [C, B, A], [C, B, A]]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_clients_spread_over_the_servers_and_those_of_a_lost_one_over_the_others(seed: int) -> None:
+    """With a drawn beginning and one order for all, every client of a lost server went to the next one."""
+    chance = random.Random(seed).random
+    routes = [Route(in_drawn_order([A, B, C], chance), chance) for _ in range(300)]
+    begun = Counter(route.servers[0] for route in routes)
+    assert min(begun[server] for server in (A, B, C)) > 70, f"seed {seed}: {begun}"
+    moved: Counter[Server] = Counter()
+    for route in routes:
+        route.reached(0, route.servers[0])
+        if route.current == A:
+            route.lost(1)
+            route.failed(1, "refused")
+            moved[route.next().server] += 1
+    assert min(moved[B], moved[C]) > moved.total() // 4, f"seed {seed}: {moved}"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_clients_that_know_one_server_spread_over_those_it_tells_of(seed: int) -> None:
+    chance = random.Random(seed).random
+    moved: Counter[Server] = Counter()
+    for _ in range(100):
+        route = Route([A], chance)
+        route.reached(0, A)
+        route.refresh([A, B, C])
+        order = route.servers
+        route.refresh([C, B, A])
+        assert route.servers == order, "an order that is drawn stays"
+        route.lost(1)
+        route.failed(1, "refused")
+        moved[route.next().server] += 1
+    assert min(moved[B], moved[C]) > 25, f"seed {seed}: {moved}"
+
+
+def test_a_server_that_failed_before_is_tried_behind_the_others() -> None:
+    route = lost_at(0, A, B, C)
+    route.failed(1, "refused")
+    route.reached(2, B)
+    route.lost(3)
+    assert [server for server, _ in attempts(route, 3)] == [B, C, A]
+    route = lost_at(0, A, B, C)
+    route.failed(1, "refused")
+    route.reached(2, B)
+    route.lost(3)
+    route.failed(3, "refused")
+    route.failed(4, "refused")
+    # A is back, and it counts no more that A was away.
+    route.reached(5, A)
+    route.lost(6)
+    assert [server for server, _ in attempts(route, 3)] == [A, B, C]
 
 
 def test_pauses_lie_between_rounds_and_grow() -> None:
@@ -94,7 +151,7 @@ def test_a_server_that_lets_us_in_and_drops_us_again_is_not_hammered() -> None:
 
 
 def test_servers_that_the_system_tells_of_are_tried_too() -> None:
-    route = lost_at(0, A)
+    route = lost_at(0, A, chance=0.0)
     route.refresh(read_servers(["b:2", "a:1", "not an address!", "c:3"]))
     route.lost(0)
     assert [server for server, _ in attempts(route, 3)] == [A, B, C]
