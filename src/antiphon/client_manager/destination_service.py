@@ -200,6 +200,7 @@ class DestinationService:
         self._search(Creation(name, settings, channel), waiter)
 
     def served(self, channel: str, *, is_served: bool) -> None:
+        self.loads.served(channel, is_served=is_served)
         if channel == self._system:
             self._asks_first = not is_served
 

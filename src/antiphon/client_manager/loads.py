@@ -9,16 +9,24 @@ DESTINATION_LOAD = 1 << 20
 
 
 class Loads:
-    """The loads of all channels. A silent channel counts as empty only if all are silent."""
+    """The loads of all channels. A channel without a primary is chosen only if no channel has one."""
 
     def __init__(self, channels: Iterable[str]) -> None:
         self._loads: dict[str, int | None] = dict.fromkeys(sorted(channels))
         # Loads of destinations that are placed, or about to be, since the channel told its load.
         self._added = dict.fromkeys(self._loads, 0)
+        self._unserved: set[str] = set()
 
     def changed(self, channel: str, load: int) -> None:
         self._loads[channel] = load
         self._added[channel] = 0
+
+    def served(self, channel: str, *, is_served: bool) -> None:
+        """The channel has lost its primary for longer than a change takes, or has one again."""
+        if is_served:
+            self._unserved.discard(channel)
+        else:
+            self._unserved.add(channel)
 
     def place(self) -> str:
         """The channel for a new destination. The destination counts at once, so that a burst is spread."""
@@ -28,5 +36,6 @@ class Loads:
 
     def _rank(self, channel: str) -> tuple[bool, int, str]:
         load = self._loads[channel]
-        # A channel without a primary is silent, and a destination there would wait.
-        return load is None, (load or 0) + self._added[channel], channel
+        # A destination of a channel without a primary would wait.
+        is_away = load is None or channel in self._unserved
+        return is_away, (load or 0) + self._added[channel], channel

@@ -217,6 +217,19 @@ def test_a_channel_that_nobody_serves_is_given_nothing() -> None:
     assert ordered(stage) == [("a", PlaceDestination(name="queue:new", channel="c"))]
 
 
+def test_a_channel_that_lost_its_primary_is_given_nothing_until_it_has_one_again() -> None:
+    stage = clustered()
+    for channel, load in zip(CHANNELS, (900, 500, 700), strict=True):
+        stage.tell(LoadChanged(load), channel=channel)
+    stage.tell(ServiceChanged(is_served=False), channel="b")
+    stage.say(1, destination_open(1, "queue:new"))
+    assert ordered(stage) == [("a", PlaceDestination(name="queue:new", channel="c"))]
+    stage.tell(ServiceChanged(is_served=True), channel="b")
+    stage.say(1, destination_open(2, "queue:newer"))
+    stage.confirm()
+    assert ("a", PlaceDestination(name="queue:newer", channel="b")) in ordered(stage)
+
+
 def test_whoever_is_second_makes_it_where_the_first_one_placed_it() -> None:
     stage = clustered()
     stage.say(1, destination_open(1, "queue:new"))
