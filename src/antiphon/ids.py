@@ -88,7 +88,8 @@ class IdSource:
     def next_key(self) -> int:
         """64 bits that no other life of this node gives; those of a life rise.
 
-        Each port adds a second to the start: no life gives all ids of a port in a second.
+        Each port counts as one later start. A later life has it too, if this one has given all ids of a port
+        and the life draws the same first port, which is one in 65,536.
         """
         self.next()
         ports = (self._port - self._first_port) & 0xFFFF

@@ -67,6 +67,17 @@ def test_ids_and_keys_go_on_after_the_counter_ran_out(monkeypatch: pytest.Monkey
     assert keys == sorted({*keys}), "the later of two registrations has the higher key"
 
 
+def test_a_node_goes_on_after_the_last_id_of_its_first_port() -> None:
+    source = IdSource(1, 2, port=7, start_s=9)
+    source._counter = U32_MAX - 2
+    given_out = [source.next() for _ in range(5)]
+    assert [id & U32_MAX for id in given_out] == [U32_MAX - 1, U32_MAX, 1, 2, 3]
+    assert [id >> 64 & 0xFFFF for id in given_out] == [7, 7, 8, 8, 8]
+    source._counter = U32_MAX - 1
+    keys = [source.next_key() for _ in range(3)]
+    assert keys == sorted({*keys}) and keys[-1] <= U64_MAX
+
+
 def test_the_keys_of_two_lives_differ_though_both_went_on_to_other_ports(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

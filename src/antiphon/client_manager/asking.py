@@ -22,13 +22,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from antiphon.bus.messages import About, Query, RangeReply, RangeRequest, Reply
 from antiphon.client_manager.connection import Outbox
 from antiphon.client_manager.effects import SendToPrimary, SendToReplica
 from antiphon.client_manager.settings import ClientManagerSettings
+from antiphon.ids import U64_MAX
 from antiphon.retries import Retries
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Asking:
         self._lookups = Patience(
             settings.lookup_repeat_ms, settings.directory_wait_ms, settings.primary_wait_ms
         )
-        self._numbers = count(first_number)
+        self._next_number = first_number
         self._questions: Retries[int, ChannelQuestion] = Retries()
         # The attempt that was answered last, in each channel: earlier replicas are passed over (ASK1).
         self._answering: dict[str, int] = {}
@@ -107,7 +107,9 @@ class Asking:
         self._passed_over: dict[str, int | None] = {}
 
     def next_number(self) -> int:
-        return next(self._numbers)
+        number = self._next_number
+        self._next_number = number % U64_MAX + 1
+        return number
 
     def put(self, channel: str, message: Asked, asker: Asker, patience: Patience, longer_ms: int = 0) -> None:
         """Ask; the first answer may take `longer_ms` than usual."""

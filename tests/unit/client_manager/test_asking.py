@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+from antiphon.bus.codec import decode, encode
 from antiphon.bus.effects import PrimaryChanged
 from antiphon.bus.messages import About, Query, Reply
 from antiphon.client_manager.effects import AskNode, SendToPrimary, SendToReplica
+from antiphon.ids import U64_MAX
 from antiphon.wire import frames
 from tests.unit.client_manager.stage import CHANNEL, KNOWN, Stage, publish
 
@@ -156,3 +158,17 @@ def test_other_questions_go_to_the_node() -> None:
     stage.say(1, ask_session(channel="nowhere"))
     assert len(stage.of_kind(AskNode)) == 1
     assert stage.of_kind(SendToPrimary) == []
+
+
+def test_questions_go_on_after_the_last_number() -> None:
+    """The numbers of a life begin anywhere, also near the end."""
+    stage = staged()
+    stage.manager._asking._next_number = U64_MAX - 1
+    stage.say(1, *(opening(request, f"queue:{request}") for request in (1, 2, 3, 4)))
+    asked = stage.to_primary(Query)
+    assert [each.request for each in asked] == [U64_MAX - 1, U64_MAX, 1, 2]
+    for each in asked:
+        sent = encode(each, group=CHANNEL, config_id=1, sender=2, run_id=bytes(16))
+        assert decode(sent)[1] == each
+        answer(stage, each, destination=KNOWN, channel=CHANNEL)
+    assert [each.request for each in stage.heard_of(frames.DestinationOpened)] == [1, 2, 3, 4]

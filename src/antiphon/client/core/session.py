@@ -23,6 +23,8 @@ QUEUE = 0
 """In place of a subscription: the messages belong to the queue itself."""
 
 
+CONSUMER_MAX = 0xFFFF_FFFF
+
 RANGES_MAX = 16_384
 """Ranges of one acknowledgement: 256 KiB of them."""
 
@@ -114,7 +116,9 @@ class SessionCore:
         self.consumers: dict[int, ConsumerCore] = {}
         # Consumers of the same source.
         self._rivals: dict[tuple[str, int, int], list[ConsumerCore]] = {}
+        # The highest number that a consumer has had, and that of the last one.
         self.consumers_opened = 0
+        self._last_consumer = 0
         self._output = output
         self._wake = wake
         # Consumers with gathered acknowledgements, by number; and the last one each has sent.
@@ -188,9 +192,9 @@ class SessionCore:
         acknowledge: Callable[[MessageView], Coroutine[Any, Any, None]] | None = None,
         reject: Callable[[MessageView], Coroutine[Any, Any, None]] | None = None,
     ) -> ConsumerCore:
-        self.consumers_opened += 1
-        consumer = self.consumers[self.consumers_opened] = ConsumerCore(
-            consumer=self.consumers_opened,
+        number = self._next_consumer()
+        consumer = self.consumers[number] = ConsumerCore(
+            consumer=number,
             name=name,
             destination=opened.destination,
             channel=opened.channel,
@@ -204,6 +208,15 @@ class SessionCore:
         )
         self._rivals.setdefault(consumer.place, []).append(consumer)
         return consumer
+
+    def _next_consumer(self) -> int:
+        """A number that no consumer of the session has; the first ones come again after the last."""
+        number = self._last_consumer % CONSUMER_MAX + 1
+        while number in self.consumers:
+            number = number % CONSUMER_MAX + 1
+        self._last_consumer = number
+        self.consumers_opened = max(self.consumers_opened, number)
+        return number
 
     def note_known(self, channel: str) -> None:
         self.channels.setdefault(channel, self.generation)
