@@ -25,6 +25,7 @@ PROBES = (
     "client.command_resent",
     "client.consumer_closed",
     "client.crashed",
+    "client.created_in_bulk",
     "client.impatient",
     "client.left_uncertain",
     "client.moved",

@@ -33,6 +33,7 @@ PROBES = (
     "checkpoint.written",
     "client.command_resent",
     "client.crashed",
+    "client.created_in_bulk",
     "client.impatient",
     "client.left_uncertain",
     "client.moved",

@@ -76,6 +76,9 @@ OF_PROFILES: Final[dict[str, dict[str, int]]] = {
 }
 """Runs of a named profile draw none of these, except those that the profile needs."""
 
+BULK_SHARE: Final = 0.25
+"""Of the runs."""
+
 are_drawn = True
 """Off for the tests of seeds from before these draws."""
 
@@ -143,6 +146,11 @@ def dedup_window(seed: int) -> Iterator[float]:
 def refusals(seed: int) -> int:
     """One command in how many is refused; 0: none is."""
     return random.Random(f"{seed}-refusals").choice((0, 1, 2, 7)) if are_drawn else 0
+
+
+def makes_in_bulk(seed: int) -> bool:
+    """Do the clients of the run make their destinations by one request?"""
+    return are_drawn and random.Random(f"{seed}-bulk").random() < BULK_SHARE
 
 
 def _some(chance: random.Random, choices: Mapping[str, tuple[int, ...]]) -> dict[str, int]:

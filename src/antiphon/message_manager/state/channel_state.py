@@ -39,6 +39,7 @@ from antiphon.wire.primitives import Buffer, Reader, Writer
 _FAMILY: Final = b"AMS"
 _MAGIC: Final = b"AMSB"
 _HEAD = struct.Struct("<4sI")
+_QUEUE, _TOPIC = bytes((KIND_QUEUE,)), bytes((KIND_TOPIC,))
 
 Store: TypeAlias = Destination | Uncommitted | AcknowledgementLog
 """A part of the state that refers to records in the journal."""
@@ -140,7 +141,7 @@ class ChannelState:
         self.outcomes.write(writer)
         writer.count(len(self.directory))
         for destination in self.directory:
-            writer.u8(KIND_TOPIC if isinstance(destination, Topic) else KIND_QUEUE)
+            writer.raw(_TOPIC if isinstance(destination, Topic) else _QUEUE)
             destination.write_logical(writer)
         self.directory.temporaries.write(writer)
         self.placements.write(writer)

@@ -19,6 +19,7 @@ from antiphon.batch import Batch
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.watch import Begun, PortConsumer
 from antiphon.sim.clients.process import ClientHabits, ClientHall, ClientProcess
+from antiphon.sim.limits import makes_in_bulk
 from antiphon.sim.world import MILLISECOND_NS
 from antiphon.wire.commands import CommandKind, ConfirmItem, OutcomeCode, encode_command
 from antiphon.wire.frames import (
@@ -36,6 +37,8 @@ from antiphon.wire.frames import (
     DestinationCreate,
     DestinationOpen,
     DestinationOpened,
+    DestinationsCreate,
+    DestinationsCreated,
     Failed,
     Goodbye,
     Hello,
@@ -325,7 +328,31 @@ class RudeSession:
                     self.world.probe("client.command_resent")
                     self._order(channel, number)
             self.resumed()
-        self._find(0)
+        if self.accounts and makes_in_bulk(self.world.seed):
+            self._make_all()
+        else:
+            self._find(0)
+
+    def _make_all(self) -> None:
+        """Make all destinations that are set like the first, in one request; then find them."""
+        settings, life, session = self.accounts[0].settings, self.client.life, self.id
+        names = tuple(account.name for account in self.accounts if account.settings == settings)
+
+        def on_created(frame: ServerFrame) -> None:
+            if isinstance(frame, DestinationsCreated):
+                refused = [at for at, _, _ in frame.refused]
+                places = [*frame.made.numbers(), *refused]
+                assert len({*places}) == len(places) and {*places} <= {*range(len(names))}, f"{frame}"
+                self.world.probe("client.created_in_bulk")
+                if refused:
+                    self.world.probe("client.refused_in_bulk")
+            if (self.client.life, self.id) == (life, session):
+                self._find(0)
+
+        self.ask(
+            lambda request: DestinationsCreate(request=request, names=names, settings=settings or "{}"),
+            on_created,
+        )
 
     def _find(self, at: int) -> None:
         """Find the destinations, one after the other, from this one on."""

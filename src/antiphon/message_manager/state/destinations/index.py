@@ -30,6 +30,7 @@ _COLUMNS: Final = "QIIIIIIQ"
 ROW_BYTES: Final = sum(array(code).itemsize for code in _COLUMNS)
 _NO_ROWS: Final = [array(code) for code in _COLUMNS]
 """The columns of every index without rows: most destinations of very many are empty."""
+_NO_COUNT: Final = bytes(4)
 assert ROW_BYTES == 8 + 6 * 4 + 8, "this machine's integers are of another size"
 
 
@@ -353,9 +354,10 @@ class BatchIndex:
     def write(self, writer: Writer, live: Ranges) -> None:
         """Write the rows with a live message, column by column."""
         columns = self.live_columns(live)
-        writer.count(len(columns[0]))
         if not columns[0]:
+            writer.raw(_NO_COUNT)
             return
+        writer.count(len(columns[0]))
         for column in columns:
             writer.raw(_little_endian(column).tobytes())
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 import sys
 from bisect import bisect_right
+from functools import lru_cache
 from hashlib import blake2b
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -28,7 +29,7 @@ from antiphon.message_manager.state.destinations.rules import PLAIN, DeliveryRul
 from antiphon.message_manager.state.destinations.settings import topic_rules_of
 from antiphon.message_manager.state.destinations.subscription import Subscription
 from antiphon.ranges import Ranges
-from antiphon.wire.primitives import Reader, Writer
+from antiphon.wire.primitives import Reader, Writer, encode_text
 
 MARKS_MAX: Final = 1_024
 """Marks of time within the age of retention, about: an hour is seen in steps of four seconds."""
@@ -38,7 +39,10 @@ TRIM_SHARE: Final = 64
 """With few ranges every byte too much goes at once. With many it goes when it is this share of the kept
 bytes: each trimming moves all ranges behind it."""
 
+_ID = struct.Struct("<Q")
 _NUMBERS = struct.Struct("<I14Q")
+# No messages, no rules, no marks, no subscriptions.
+_NOTHING_MORE: Final = struct.pack("<IBII", 0, 0, 0, 0)
 _PUBLISHED = struct.Struct("<BQII")
 _OF_SUBSCRIPTION = struct.Struct("<BQ")
 _ACKNOWLEDGED, _RETURNED, _SUBSCRIBED, _UNSUBSCRIBED = 2, 3, 4, 5
@@ -59,6 +63,7 @@ class Mark(NamedTuple):
 
 
 _through_of = attrgetter("through")
+_encoded_settings = lru_cache(maxsize=256)(encode_text)
 
 
 class Topic:
@@ -370,29 +375,29 @@ class Topic:
 
     def write_logical(self, writer: Writer) -> None:
         """The part that is equal on all replicas."""
-        writer.u64(self.id)
-        writer.text(self.name)
-        writer.text(self.settings)
-        writer.raw(
-            _NUMBERS.pack(
-                self.settings_version,
-                self.published,
-                self.trimmed,
-                self.acknowledged,
-                self.expired,
-                self.dropped,
-                self.dead,
-                self.purged,
-                self.duplicates,
-                self.bytes,
-                self.last,
-                self.horizon,
-                self.fresh_bytes,
-                self.marked,
-                self.lost_through,
-            )
+        numbers = _NUMBERS.pack(
+            self.settings_version,
+            self.published,
+            self.trimmed,
+            self.acknowledged,
+            self.expired,
+            self.dropped,
+            self.dead,
+            self.purged,
+            self.duplicates,
+            self.bytes,
+            self.last,
+            self.horizon,
+            self.fresh_bytes,
+            self.marked,
+            self.lost_through,
         )
-        writer.raw(self.digest)
+        settings = _encoded_settings(self.settings)
+        writer.parts += (_ID.pack(self.id), encode_text(self.name), settings, numbers, self.digest)
+        if not (self.live or self.rules or self.marks or self.subscriptions):
+            # Of very many topics most have nothing of these.
+            writer.parts.append(_NOTHING_MORE)
+            return
         writer.bytes_(self.live.encode())
         self.rules.write(writer)
         writer.count(len(self.marks))
