@@ -473,6 +473,8 @@ class MessageManager:
         self._referrers = {}
         self._referrers_of = self.state.transactions.uncommitted.generation
         for store in self.state.stores:
+            if not store.index.row_count:
+                continue
             for stored in store.index.rows_in(segment, store.stored):
                 self._referrers.setdefault(stored.location, []).append((store, stored.first))
         return sorted(self._referrers)

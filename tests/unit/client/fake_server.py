@@ -76,6 +76,7 @@ class FakeServer:
     greet: Callable[[frames.Hello], frames.ServerFrame | None] | None = None
     decide: Callable[[Any], tuple[TransactionFate, str] | None] = lambda wish: None
     show: Callable[[Any], frames.ServerFrame | None] = lambda wish: None  # what is said to who reads ranges
+    creations: list[frames.DestinationsCreate] | None = None  # unless None, they wait here for an answer
     peers: list[Peer] = field(default_factory=list)
     guests: set[Peer] = field(default_factory=set)  # whoever was accepted and is not gone
     is_over: bool = False
@@ -178,6 +179,10 @@ class FakeServer:
                 | frames.SubscriptionFind()
             ):
                 peer.say(self._found(frame))
+            case frames.DestinationsCreate():
+                created = self.create(frame)
+                if created is not None:
+                    peer.say(created)
             case frames.ConsumerCheck():
                 if self.assures:
                     peer.say(frames.Done(request=frame.request))
@@ -273,6 +278,17 @@ class FakeServer:
         lost = frame.held.difference(Ranges((number, number + 1) for number in consumer.holds))
         peer.say(frames.ConsumerResumed(request=frame.request, lost=lost))
         self.deliver()
+
+    def create(self, frame: frames.DestinationsCreate) -> frames.DestinationsCreated | None:
+        """Make those that are not there, unless `creations` gathers the requests: then there is no answer."""
+        if self.creations is not None:
+            self.creations.append(frame)
+            return None
+        new = [at for at, name in enumerate(frame.names) if name not in self._names]
+        for name in frame.names:
+            self.destination(name)
+        made = Ranges([(at, at + 1) for at in new])
+        return frames.DestinationsCreated(request=frame.request, made=made, refused=())
 
     def welcome(self) -> frames.Welcome:
         return frames.Welcome(
