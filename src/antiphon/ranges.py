@@ -21,7 +21,8 @@ from typing import Final
 
 from antiphon.errors import ProtocolError
 
-_PAIR_BYTES: Final = 16
+_PAIR: Final = struct.Struct("<QQ")
+_PAIR_BYTES: Final = _PAIR.size
 
 # Up to so many ranges are put in one by one, each with a bisection and a shift of the lists behind it. For
 # more, one walk over both sets is cheaper (RNG3).
@@ -329,6 +330,8 @@ class Ranges:
 
     def encode(self) -> bytes:
         """Pairs of u64: start, stop, start, stop, ..."""
+        if len(self._starts) == 1:
+            return _PAIR.pack(self._starts[0], self._stops[0])
         flat = [0] * (2 * len(self._starts))
         flat[::2] = self._starts
         flat[1::2] = self._stops

@@ -124,7 +124,7 @@ def test_a_queue_reads_back_as_it_was_written(steps: list[tuple[object, ...]]) -
     queue.write_logical(logical)
     queue.write_places(places)
     use = SegmentUse()
-    again = Queue.read_logical(Reader(logical.join()), use)
+    again = Queue.read_logical(Reader(logical.join()), queue.settings, use)
     again.read_places(Reader(places.join()), use)
     for number in model.live:
         assert again.index.find(number) == queue.index.find(number)

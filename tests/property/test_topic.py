@@ -285,7 +285,7 @@ def test_to_be_read_back_is_never_to_have_stopped(before: Steps, after: Steps) -
     use = SegmentUse()
     places = Writer()
     run.topic.write_places(places)
-    again = Topic.read_logical(Reader(logical(run.topic)), use)
+    again = Topic.read_logical(Reader(logical(run.topic)), run.topic.settings, use)
     again.read_places(Reader(places.join()), use)
     assert logical(again) == logical(run.topic)
     assert use.by_segment() == run.topic.index._use.by_segment()

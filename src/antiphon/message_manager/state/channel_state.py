@@ -37,9 +37,9 @@ from antiphon.wire.primitives import Buffer, Reader, Writer
 
 # The beginning of all versions, and this version.
 _FAMILY: Final = b"AMS"
-_MAGIC: Final = b"AMSB"
+_MAGIC: Final = b"AMSC"
 _HEAD = struct.Struct("<4sI")
-_QUEUE, _TOPIC = bytes((KIND_QUEUE,)), bytes((KIND_TOPIC,))
+_KIND_AND_SETTINGS = struct.Struct("<BI")
 
 Store: TypeAlias = Destination | Uncommitted | AcknowledgementLog
 """A part of the state that refers to records in the journal."""
@@ -139,9 +139,17 @@ class ChannelState:
         for session in self.sessions:
             session.write(writer)
         self.outcomes.write(writer)
+        # Each text of settings once: very many destinations may have the same.
+        numbers: dict[str, int] = {}
+        for destination in self.directory:
+            numbers.setdefault(destination.settings, len(numbers))
+        writer.count(len(numbers))
+        for settings in numbers:
+            writer.text(settings)
         writer.count(len(self.directory))
         for destination in self.directory:
-            writer.raw(_TOPIC if isinstance(destination, Topic) else _QUEUE)
+            kind = KIND_TOPIC if isinstance(destination, Topic) else KIND_QUEUE
+            writer.raw(_KIND_AND_SETTINGS.pack(kind, numbers[destination.settings]))
             destination.write_logical(writer)
         self.directory.temporaries.write(writer)
         self.placements.write(writer)
@@ -192,8 +200,12 @@ class ChannelState:
         for _ in range(reader.count(1)):
             self.sessions.add(Session.read(reader))
         self.outcomes = Outcomes.read(reader)
-        for _ in range(reader.count(1)):
-            self.directory.add(self._read_destination(reader.u8(), reader))
+        settings = [reader.text() for _ in range(reader.count(2))]
+        for _ in range(reader.count(_KIND_AND_SETTINGS.size)):
+            kind, number = reader.numbers(_KIND_AND_SETTINGS)
+            if number >= len(settings):
+                raise ProtocolError(f"settings {number} of {len(settings)}")
+            self.directory.add(self._read_destination(kind, settings[number], reader))
         self.directory.temporaries = Temporaries.read(reader)
         self.placements = Placements.read(reader)
         self.known_ids = KnownIds.read(reader)
@@ -202,11 +214,11 @@ class ChannelState:
         self.holds.read_logical(reader)
         reader.finish()
 
-    def _read_destination(self, kind: int, reader: Reader) -> Destination:
+    def _read_destination(self, kind: int, settings: str, reader: Reader) -> Destination:
         if kind == KIND_QUEUE:
-            return Queue.read_logical(reader, self.directory.use)
+            return Queue.read_logical(reader, settings, self.directory.use)
         if kind == KIND_TOPIC:
-            return Topic.read_logical(reader, self.directory.use, self.directory.ages)
+            return Topic.read_logical(reader, settings, self.directory.use, self.directory.ages)
         raise ProtocolError(f"a destination of kind {kind}")
 
     def _read_places(self, reader: Reader) -> None:

@@ -358,8 +358,7 @@ class BatchIndex:
             writer.raw(_NO_COUNT)
             return
         writer.count(len(columns[0]))
-        for column in columns:
-            writer.raw(_little_endian(column).tobytes())
+        writer.raw(b"".join([_little_endian(column) for column in columns]))
 
     @classmethod
     def read(cls, reader: Reader, use: SegmentUse) -> BatchIndex:

@@ -301,10 +301,9 @@ class Queue:
     # -- bytes -----------------------------------------------------------------
 
     def write_logical(self, writer: Writer) -> None:
-        """The part that is equal on all replicas."""
+        """The part that is equal on all replicas, but for the settings, which many may share."""
         writer.u64(self.id)
         writer.text(self.name)
-        writer.text(self.settings)
         writer.u32(self.settings_version)
         writer.u64(self.published)
         writer.u64(self.acknowledged)
@@ -326,8 +325,8 @@ class Queue:
         self.index.write(writer, self.stored)
 
     @classmethod
-    def read_logical(cls, reader: Reader, use: SegmentUse) -> Queue:
-        queue = cls(id=reader.u64(), name=reader.text(), settings=reader.text(), use=use)
+    def read_logical(cls, reader: Reader, settings: str, use: SegmentUse) -> Queue:
+        queue = cls(id=reader.u64(), name=reader.text(), settings=settings, use=use)
         queue.settings_version = reader.u32()
         queue.published = reader.u64()
         queue.acknowledged = reader.u64()

@@ -26,6 +26,8 @@ from antiphon.wire.primitives import Buffer, Reader, Writer
 # Below this many entries nothing is gained by dropping dead ones.
 _TIDY_ENTRIES_MIN: Final = 16
 
+_NONE: Final = b"\x00"
+
 # An id is no delivery rule.
 _DEDUP: Final = int(BatchRule.DEDUP)
 
@@ -203,9 +205,10 @@ class DeliveryRules:
         return self if self else PLAIN
 
     def write(self, writer: Writer) -> None:
-        writer.bool_(bool(self))
-        if not self:
+        if not self._is_used:
+            writer.raw(_NONE)
             return
+        writer.bool_(True)
         writer.count(len(self.priorities))
         for priority, ranges in sorted(self.priorities.items()):
             writer.u8(priority)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import struct
 import sys
 from bisect import bisect_right
-from functools import lru_cache
 from hashlib import blake2b
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -40,9 +39,9 @@ TRIM_SHARE: Final = 64
 bytes: each trimming moves all ranges behind it."""
 
 _ID = struct.Struct("<Q")
+_MARK = struct.Struct("<Qq")
 _NUMBERS = struct.Struct("<I14Q")
-# No messages, no rules, no marks, no subscriptions.
-_NOTHING_MORE: Final = struct.pack("<IBII", 0, 0, 0, 0)
+_UNTOUCHED, _TOUCHED = b"\x00", b"\x01"
 _PUBLISHED = struct.Struct("<BQII")
 _OF_SUBSCRIPTION = struct.Struct("<BQ")
 _ACKNOWLEDGED, _RETURNED, _SUBSCRIBED, _UNSUBSCRIBED = 2, 3, 4, 5
@@ -63,7 +62,6 @@ class Mark(NamedTuple):
 
 
 _through_of = attrgetter("through")
-_encoded_settings = lru_cache(maxsize=256)(encode_text)
 
 
 class Topic:
@@ -374,7 +372,11 @@ class Topic:
     # -- bytes -----------------------------------------------------------------
 
     def write_logical(self, writer: Writer) -> None:
-        """The part that is equal on all replicas."""
+        """The part that is equal on all replicas, but for the settings, which many may share."""
+        if self.digest == NO_DIGEST:
+            # No command yet but its CREATE, which is so of most topics where there are very many.
+            writer.parts += (_ID.pack(self.id), encode_text(self.name), _UNTOUCHED)
+            return
         numbers = _NUMBERS.pack(
             self.settings_version,
             self.published,
@@ -392,18 +394,12 @@ class Topic:
             self.marked,
             self.lost_through,
         )
-        settings = _encoded_settings(self.settings)
-        writer.parts += (_ID.pack(self.id), encode_text(self.name), settings, numbers, self.digest)
-        if not (self.live or self.rules or self.marks or self.subscriptions):
-            # Of very many topics most have nothing of these.
-            writer.parts.append(_NOTHING_MORE)
-            return
+        head = (_ID.pack(self.id), encode_text(self.name), _TOUCHED, numbers, self.digest)
+        writer.parts.append(b"".join(head))
         writer.bytes_(self.live.encode())
         self.rules.write(writer)
         writer.count(len(self.marks))
-        for through, time_ms in self.marks:
-            writer.u64(through)
-            writer.i64(time_ms)
+        writer.raw(b"".join([_MARK.pack(*mark) for mark in self.marks]))
         writer.count(len(self.subscriptions))
         for subscription in self.subscriptions.values():
             subscription.write(writer)
@@ -413,8 +409,10 @@ class Topic:
         self.index.write(writer, self.live)
 
     @classmethod
-    def read_logical(cls, reader: Reader, use: SegmentUse, ages: Ages | None = None) -> Topic:
-        topic = cls(id=reader.u64(), name=reader.text(), settings=reader.text(), use=use, ages=ages)
+    def read_logical(cls, reader: Reader, settings: str, use: SegmentUse, ages: Ages | None = None) -> Topic:
+        topic = cls(id=reader.u64(), name=reader.text(), settings=settings, use=use, ages=ages)
+        if not reader.bool_():
+            return topic
         (
             topic.settings_version,
             topic.published,
