@@ -86,6 +86,11 @@ def frame_of(kind: int, request: int, session: int, number: int) -> frames.Clien
             max(1, number),
             CommitTransaction(transaction=1, batches=0, messages=number // 4, consumed=()),
         ),
+        16: lambda: frames.DestinationsCreate(
+            request=request,
+            names=("queue:new", "queue:known", "queue:new", "no name")[:number],
+            settings='{"channel":"b"}' if number == 3 else "{}",
+        ),
     }
     return made[kind]()
 
@@ -98,7 +103,7 @@ moves = st.tuples(
         + ["lose", "block", "unblock", "answer", "term", "doubt"]
     ),
     st.integers(1, 2),
-    st.sampled_from([1, 1, 1, *range(16), 4, 4, 4, 6, 6, 12, 12, 12]),
+    st.sampled_from([1, 1, 1, *range(17), 4, 4, 4, 6, 6, 12, 12, 12]),
     session_ids,
     small,
 )
