@@ -38,7 +38,8 @@ class Ages:
             self._due.pop(topic.id, None)
             return
         known = self._due.get(topic.id)
-        if known is None or known[0] != due_ms:
+        # Where the oldest messages go for want of bytes the time moves with every mark: the entry stays.
+        if known is None or due_ms < known[0]:
             self._due[topic.id] = due_ms, topic
             heappush(self._heap, (due_ms, topic.id))
 

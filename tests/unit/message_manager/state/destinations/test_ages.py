@@ -78,6 +78,15 @@ def test_what_went_for_want_of_bytes_is_not_waited_for() -> None:
     assert directory.ages.due_ms() == 5_000 + HOUR_MS
 
 
+def test_a_busy_topic_at_its_limit_of_bytes_has_one_entry() -> None:
+    directory, (topic,) = topics(1, '{"retention":86400,"retention_bytes":300}')
+    for second in range(1, 500):
+        publish(topic, 10 + second)
+        assert directory.ages.time_passed(second * 1_000) == 1
+        assert len(directory.ages._heap) <= 1
+    assert directory.ages.due_ms() == topic.due_ms() == (497 + 86_400) * 1_000
+
+
 def test_a_deleted_topic_is_not_waited_for() -> None:
     directory, (gone, new) = topics(2)
     publish(gone, 10)
