@@ -47,6 +47,7 @@ from antiphon.errors import (
     SubscriptionError,
     SubscriptionInUse,
     Timeout,
+    TlsFailed,
     TransactionRolledBack,
     TransactionTooLarge,
     Unreadable,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from antiphon.client.core.publication import Row
     from antiphon.client.core.receipts import Receipt, Receipts
     from antiphon.message import Message
+    from antiphon.tls import Tls
     from antiphon.values import Float32, Int8, Int16, Int32, Value
 else:
     # The client is loaded when a program first uses it. The nodes of a cluster import this package, too, and
@@ -82,6 +84,7 @@ else:
         "antiphon.client.core.publication": ("Row",),
         "antiphon.client.core.receipts": ("Receipt", "Receipts"),
         "antiphon.message": ("Message",),
+        "antiphon.tls": ("Tls",),
         "antiphon.values": ("Float32", "Int8", "Int16", "Int32", "Value"),
     }
     _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -118,6 +121,7 @@ __all__ = [
     "Ranges",
     "Admin",
     "CreationResult",
+    "Tls",
     "Int8",
     "Int16",
     "Int32",
@@ -127,6 +131,7 @@ __all__ = [
     "LocalError",
     "NotConnected",
     "ConnectionFailed",
+    "TlsFailed",
     "AccessDenied",
     "ClientIdInUse",
     "SessionClosed",

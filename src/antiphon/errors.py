@@ -4,6 +4,7 @@
     +-- LocalError              the caller asked for something that cannot be; nothing was sent
     |   +-- NotConnected
     |   +-- ConnectionFailed    none of the servers could be reached
+    |   |   +-- TlsFailed       the two sides do not trust each other, or one of them speaks no TLS
     |   +-- AccessDenied
     |   +-- ClientIdInUse       another connection has it, somewhere in the cluster
     |   +-- SessionClosed
@@ -90,6 +91,12 @@ class ConnectionFailed(LocalError):
     def __init__(self, text: str, tried: Iterable[str] = ()) -> None:
         super().__init__(text)
         self.tried = tuple(tried)
+
+
+class TlsFailed(ConnectionFailed):
+    """No server passes the check of certificates, or none speaks TLS. Trying again does not help."""
+
+    code = "local.connection_failed.tls"
 
 
 class AccessDenied(LocalError):

@@ -21,6 +21,10 @@ DEAD_QUEUE_NAME: Final = "queue:_DMQ"
 TEMPORARY: Final = "_TEMP"
 """How the names of temporary destinations begin: `queue:_TEMP.a.4711` lives in channel `a`, under id 4711."""
 
+PLAIN: Final = "antiphon"
+SECURE: Final = "antiphons"
+"""The schemes of urls: without TLS, and with it."""
+
 DestinationKind = Literal["queue", "topic"]
 
 

@@ -32,6 +32,7 @@ FOUNDATION = {
     "config",
     "clock",
     "retries",
+    "tls",
 }
 
 # A part imports from the lines above its own. `antiphon` stands for the package's
@@ -70,7 +71,7 @@ NEVER = {
     ("antiphon", "message_manager"),
 }
 
-PURE_PARTS = (FOUNDATION - {"config", "clock"}) | {
+PURE_PARTS = (FOUNDATION - {"config", "clock", "tls"}) | {
     "wire",
     "journal",
     "bus",

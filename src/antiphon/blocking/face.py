@@ -31,6 +31,7 @@ from antiphon.client.core.publication import Row
 from antiphon.client.core.receipts import Receipt, Receipts
 from antiphon.errors import AntiphonError
 from antiphon.message import MessageView
+from antiphon.tls import TlsChoice
 from antiphon.values import PropertyValue
 
 
@@ -1130,6 +1131,7 @@ def connect(
     reconnect: Duration = RECONNECT_S,
     spread: bool = True,
     started: bool = True,
+    tls: TlsChoice = None,
 ) -> Connection:
     """A connection to one of the servers in `url`.
 
@@ -1158,9 +1160,17 @@ def connect(
     raises ClientIdInUse. A connection that is lost keeps it for two seconds, and then until another
     takes it: if the first comes back then, it is over.
 
+    With `antiphons://` the connection speaks TLS, and the servers' certificates are verified. `tls` is
+    the path of the CA's file, a `Tls` or a mapping with its fields, or an ssl.SSLContext; None trusts
+    the CAs that this machine trusts. Files that change are read again for the next connection. If no
+    server passes, `connect` raises TlsFailed; a connection that was lost is given up for that after
+    `reconnect` seconds, whatever waits for it.
+
     >>> with antiphon.blocking.connect("antiphon://127.0.0.1:7420,127.0.0.1:7421") as connection:
     ...     with connection.session() as session:
     ...         session.producer("queue:orders").send(b"...")
     """
-    connection = connect_asynchronously(url, user, password, client_id, timeout, reconnect, spread, started)
+    connection = connect_asynchronously(
+        url, user, password, client_id, timeout, reconnect, spread, started, tls
+    )
     return Connection(*LoopThread.with_opened(connection))

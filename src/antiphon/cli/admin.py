@@ -18,6 +18,7 @@ from antiphon.cli.options import (
     not_negative,
     retention_option,
     seconds_option,
+    tls_option,
 )
 from antiphon.cli.progress import Progress
 from antiphon.message_manager.delivery.log_clock import DIFFERENCE_MS_MAX
@@ -226,7 +227,7 @@ def _is_whole(status: dict[str, Any]) -> bool:
 
 
 def _wait(arguments: argparse.Namespace) -> int:
-    missing = asyncio.run(_until_all_are_back(arguments.url, arguments.timeout))
+    missing = asyncio.run(_until_all_are_back(arguments))
     if arguments.json:
         print(json.dumps({"ready": not missing, "missing": missing}))
     elif not missing:
@@ -236,11 +237,12 @@ def _wait(arguments: argparse.Namespace) -> int:
     return FAILED if missing else 0
 
 
-async def _until_all_are_back(url: str, seconds: float) -> list[str]:
+async def _until_all_are_back(arguments: argparse.Namespace) -> list[str]:
     """Ask until nothing is missing or the time is over; returns what is missing then."""
     missing = ["nobody answers"]
     try:
-        async with asyncio.timeout(seconds), antiphon.connect(url) as connection:
+        connecting = antiphon.connect(arguments.url, tls=tls_option(arguments))
+        async with asyncio.timeout(arguments.timeout), connecting as connection:
             while missing:
                 missing = _missing(await connection.admin().status())
                 await asyncio.sleep(_LOOK_SECONDS if missing else 0)
@@ -480,7 +482,7 @@ def _consumers(arguments: argparse.Namespace) -> int:
 
 def _administer(arguments: argparse.Namespace, act: Callable[[antiphon.Admin], Coroutine[Any, Any, T]]) -> T:
     async def administer() -> T:
-        async with antiphon.connect(arguments.url) as connection:
+        async with antiphon.connect(arguments.url, tls=tls_option(arguments)) as connection:
             return await act(connection.admin())
 
     return asyncio.run(administer())
@@ -498,7 +500,7 @@ def _clock_time(seconds: float | None) -> str | None:
 
 def _ask(arguments: argparse.Namespace, *questions: str) -> list[Any]:
     async def ask() -> list[Any]:
-        async with antiphon.connect(arguments.url) as connection:
+        async with antiphon.connect(arguments.url, tls=tls_option(arguments)) as connection:
             admin = connection.admin()
             return await asyncio.gather(*(getattr(admin, question)() for question in questions))
 

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from antiphon.cli import bench_workers as workers
-from antiphon.cli.options import add_connection_options, positive
+from antiphon.cli.options import add_connection_options, positive, tls_option
 from antiphon.errors import AntiphonError
 
 ONE_AT_A_TIME = 2000
@@ -81,6 +81,7 @@ class Bench:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._plan = workers.Plan(
             url=arguments.url,
+            tls=tls_option(arguments),
             destination=arguments.destination,
             size=arguments.size,
             messages=arguments.messages,

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 import antiphon
 from antiphon.errors import AntiphonError
 from antiphon.runtime.loops import loop_factory
+from antiphon.tls import Tls
 
 RECEIVE_AT_ONCE = 5000
 PREFETCH = 2 * RECEIVE_AT_ONCE
@@ -27,6 +28,7 @@ class Plan:
     """The work of one worker."""
 
     url: str
+    tls: Tls | None = None
     destination: str
     size: int
     messages: int
@@ -73,7 +75,7 @@ def _run_loop(job: Job, plan: Plan, pipe: Connection) -> Result:
             await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
             return time.monotonic()
 
-        async with antiphon.connect(plan.url) as connection:
+        async with antiphon.connect(plan.url, tls=plan.tls) as connection:
             session = await connection.session()
             result = await job(plan, session, start)
             # Closing waits until the acknowledgements are confirmed: they are part of the work.
@@ -159,7 +161,7 @@ async def send_in_crowd(plan: Plan, session: antiphon.Session, start: Start) -> 
     samples: list[float] = []
     async with contextlib.AsyncExitStack() as stack:
         connections = [
-            await stack.enter_async_context(antiphon.connect(url, spread=False))
+            await stack.enter_async_context(antiphon.connect(url, tls=plan.tls, spread=False))
             for url in _rotated(plan.url, plan.connections)
         ]
         producers = [

@@ -16,6 +16,7 @@ from antiphon.cli.options import (
     add_create_option,
     add_selector_option,
     positive,
+    tls_option,
 )
 from antiphon.cli.receive import show
 
@@ -40,7 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _browse(arguments: argparse.Namespace) -> None:
     shown = 0
-    async with antiphon.connect(arguments.url) as connection, connection.session() as session:
+    async with (
+        antiphon.connect(arguments.url, tls=tls_option(arguments)) as connection,
+        connection.session() as session,
+    ):
         browsed = session.browse(
             arguments.destination,
             selector=arguments.selector,

@@ -11,23 +11,48 @@ from typing import Any, Final, Literal
 
 from antiphon.batch.layout import PRIORITY_MAX
 from antiphon.client.aio.subscribing import Start
+from antiphon.client.core.route import is_secure
+from antiphon.tls import Tls
 from antiphon.values import PropertyValue
 
 DEFAULT_URL = "antiphon://127.0.0.1:7420"
 PORT_MAX: Final = 65_535
+
+_TLS_OPTIONS: Final = (
+    ("--tls-ca", "ANTIPHON_TLS_CA", "the CA of the servers' certificates, instead of those of this machine"),
+    ("--tls-cert", "ANTIPHON_TLS_CERT", "the certificate of this client, if the servers ask for one"),
+    ("--tls-key", "ANTIPHON_TLS_KEY", "the key of that certificate"),
+)
 
 _UNIT_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "": 1}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)")
 
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
-    """`--url` and `--json`, the same for every command that talks to a server."""
+    """`--url`, `--json` and those of TLS, the same for every command that talks to a server."""
     parser.add_argument(
         "--url",
         default=os.environ.get("ANTIPHON_URL", DEFAULT_URL),
         help="where the server is (default: ANTIPHON_URL, or %(default)s)",
     )
+    for option, variable, what in _TLS_OPTIONS:
+        parser.add_argument(
+            option, metavar="FILE", help=f"for urls with antiphons://: {what} (default: {variable})"
+        )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")
+
+
+def tls_option(arguments: argparse.Namespace) -> Tls | None:
+    """What the options say of TLS, and the environment, if the url asks for TLS."""
+    given = [
+        getattr(arguments, option.removeprefix("--").replace("-", "_"))
+        or (os.environ.get(variable) if is_secure(arguments.url) else None)
+        for option, variable, _ in _TLS_OPTIONS
+    ]
+    if not any(given):
+        return None
+    ca, certificate, key = given
+    return Tls(ca=ca, certificate=certificate, key=key)
 
 
 def add_client_options(parser: argparse.ArgumentParser) -> None:

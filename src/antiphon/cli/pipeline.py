@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from antiphon.cli.options import add_connection_options
+from antiphon.cli.options import add_connection_options, tls_option
 from antiphon.errors import LocalError
 
 if TYPE_CHECKING:
@@ -52,6 +52,9 @@ def _source_check(arguments: argparse.Namespace) -> int:
     from antiphon.pipeline.options import SourceOptions
 
     options = {"servers": arguments.url}
+    if (tls := tls_option(arguments)) is not None:
+        given = {"tls.ca": tls.ca, "tls.certificate": tls.certificate, "tls.key": tls.key}
+        options |= {name: str(path) for name, path in given.items() if path is not None}
     if arguments.destination and arguments.pattern:
         raise LocalError("name destinations or give a pattern, not both")
     if arguments.destination:

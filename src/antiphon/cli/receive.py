@@ -31,6 +31,7 @@ from antiphon.cli.options import (
     positive,
     seconds_option,
     start_option,
+    tls_option,
 )
 from antiphon.json_values import json_value
 
@@ -103,7 +104,7 @@ async def _receive(arguments: argparse.Namespace) -> int:
         # A durable subscription with one consumer belongs to a client id.
         client_id = arguments.durable
     async with (
-        antiphon.connect(arguments.url, client_id=client_id) as connection,
+        antiphon.connect(arguments.url, tls=tls_option(arguments), client_id=client_id) as connection,
         connection.session(ack="client") as session,
         session.consumer(
             arguments.destination,

@@ -31,6 +31,7 @@ from antiphon.cli.options import (
     priority_option,
     property_option,
     seconds_option,
+    tls_option,
 )
 from antiphon.cli.progress import Progress
 
@@ -157,7 +158,9 @@ def _tell(
 async def _send(arguments: argparse.Namespace) -> Sequence[antiphon.Receipt]:
     waiting = {} if arguments.timeout is None else {"timeout": arguments.timeout}
     async with (
-        antiphon.connect(arguments.url, client_id=arguments.client_id, **waiting) as connection,
+        antiphon.connect(
+            arguments.url, tls=tls_option(arguments), client_id=arguments.client_id, **waiting
+        ) as connection,
         connection.session() as session,
         session.producer(arguments.destination) as producer,
     ):

@@ -15,7 +15,7 @@ import json
 import logging
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from antiphon.cli.options import port_option
 from antiphon.cli.topology import (
@@ -27,6 +27,9 @@ from antiphon.cli.topology import (
     refuse_contradictions,
 )
 from antiphon.errors import NodeError
+
+if TYPE_CHECKING:
+    from antiphon.tls import ServerFiles
 
 DEFAULT_PORT = 7420
 LOOPBACK = "127.0.0.1"
@@ -49,8 +52,21 @@ def add_command(commands: Any) -> None:
         "--listen",
         metavar="ADDRESS",
         help="where clients may come from: an address of this machine, or 0.0.0.0 for all of them "
-        "(default 127.0.0.1). There are no users and no TLS yet: every process that "
-        "can reach it can do anything",
+        "(default 127.0.0.1). There are no users yet: every process that can reach it, and has a "
+        "certificate if --tls-client-ca asks for one, can do anything",
+    )
+    parser.add_argument(
+        "--tls-cert",
+        type=Path,
+        metavar="FILE",
+        help="listen with TLS, with this certificate and those of the CAs behind it, in PEM",
+    )
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="the key of --tls-cert")
+    parser.add_argument(
+        "--tls-client-ca",
+        type=Path,
+        metavar="FILE",
+        help="let only clients in that have a certificate of this CA",
     )
     add_topology_options(parser, transports=(MEMORY, *TRANSPORTS))
     parser.add_argument("--restart", action="store_true", help="start a node again that has died")
@@ -70,15 +86,16 @@ def run(arguments: argparse.Namespace) -> int:
     # Imported here: `antiphon send` need not load a server.
     from antiphon.runtime.cluster_data import holds_cluster
 
+    tls = _tls_files(arguments)
     if has_topology(arguments) or holds_cluster(arguments.data):
-        return _run_cluster(arguments)
+        return _run_cluster(arguments, tls)
     for option, given in (("--restart", arguments.restart), ("--faults", arguments.faults)):
         if given:
             raise NodeError(f"{option} is for a cluster of several nodes, and this would be one process")
-    return _run_embedded(arguments)
+    return _run_embedded(arguments, tls)
 
 
-def _run_embedded(arguments: argparse.Namespace) -> int:
+def _run_embedded(arguments: argparse.Namespace, tls: ServerFiles | None) -> int:
     from antiphon.runtime.embedded import EmbeddedSettings, run_embedded
 
     settings = EmbeddedSettings(
@@ -86,11 +103,12 @@ def _run_embedded(arguments: argparse.Namespace) -> int:
         port=DEFAULT_PORT if arguments.port is None else arguments.port,
         host=LOOPBACK if arguments.listen is None else arguments.listen,
         accept_possible_loss=arguments.accept_possible_loss,
+        tls=tls,
     )
     return run_embedded(settings, announce=_print_ready_json if arguments.json else _print_ready_text)
 
 
-def _run_cluster(arguments: argparse.Namespace) -> int:
+def _run_cluster(arguments: argparse.Namespace, tls: ServerFiles | None) -> int:
     import asyncio
 
     from antiphon.runtime.cluster_data import (
@@ -116,19 +134,37 @@ def _run_cluster(arguments: argparse.Namespace) -> int:
         spec = load_cluster(config)
         refuse_contradictions(arguments, spec, str(arguments.data))
         check_local(config, spec)
-        if arguments.port or arguments.listen is not None:
-            spec = move_clients(config, spec, arguments.port, arguments.listen)
+        if arguments.port or arguments.listen is not None or tls is not None:
+            spec = move_clients(config, spec, arguments.port, arguments.listen, tls)
         options = _node_options(arguments)
         commands = {node.name: node_command(config, node.name, options) for node in spec.nodes}
 
         def announce_nodes(nodes: list[dict[str, Any]]) -> None:
-            announce(ready_line(spec.servers, str(arguments.data), nodes))
+            announce(ready_line(spec.url, str(arguments.data), nodes))
 
         async def launch() -> int:
             launcher = Launcher(spec, commands, is_restarting=arguments.restart)
             return await launcher.run(stop_signal(), announce_nodes)
 
         return asyncio.run(launch())
+
+
+def _tls_files(arguments: argparse.Namespace) -> ServerFiles | None:
+    """The files of the options, if there are any; NodeError if they cannot be used."""
+    from antiphon.tls import ServerFiles
+
+    certificate, key, client_ca = arguments.tls_cert, arguments.tls_key, arguments.tls_client_ca
+    if certificate is None and key is None and client_ca is None:
+        return None
+    if certificate is None or key is None:
+        raise NodeError("TLS needs a certificate and its key: --tls-cert and --tls-key")
+    files = ServerFiles(
+        certificate=certificate.absolute(),
+        key=key.absolute(),
+        client_ca=client_ca.absolute() if client_ca is not None else None,
+    )
+    files.context()
+    return files
 
 
 def _first_port(arguments: argparse.Namespace) -> int:
@@ -142,11 +178,11 @@ def _node_options(arguments: argparse.Namespace) -> list[str]:
     return options
 
 
-def ready_line(servers: list[str], data: str, nodes: list[dict[str, Any]]) -> dict[str, Any]:
+def ready_line(url: str, data: str, nodes: list[dict[str, Any]]) -> dict[str, Any]:
     """The line that is printed when a cluster is ready."""
     return {
         "ready": True,
-        "url": f"antiphon://{','.join(servers)}",
+        "url": url,
         "data": data,
         "console": None,
         "metrics": [],

@@ -23,11 +23,14 @@ from antiphon.bus.group import NO_DISK, GroupConfig
 from antiphon.cluster.topology import (
     CHANNELS_MAX,
     NODES_MAX,
+    TLS_CLIENT_CA,
     ChannelSpec,
     ClusterSpec,
     NodeSpec,
     Role,
+    TlsMode,
     complaint_about_votes,
+    tls_files_of,
 )
 from antiphon.errors import NodeError
 from antiphon.journal.format import Settings as JournalSettings
@@ -64,12 +67,13 @@ _DERIVED: Final = frozenset(
 BUS_SETTINGS: Final = tuple([one.name for one in fields(GroupConfig) if one.name not in _DERIVED])
 JOURNAL_SETTINGS: Final = tuple([one.name for one in fields(JournalSettings)])
 
-_LOCAL: Final = ("key_file", "data")
+_LOCAL: Final = ("key_file", "data", "tls_client_ca", "tls_certificate", "tls_key")
 """Keys that may differ between nodes."""
 
 _HEAD: Final = """\
 # A cluster of Antiphon. Every node has a copy of this file; a node whose copy differs from the others' does
-# not start. Only key_file and data may be different on each machine, and are relative to this file.
+# not start. Only key_file, data and the files of TLS may be different on each machine; they are relative to
+# this file.
 # Disk ids tell a node's disk from a new one in its place: never give a disk that was lost its id back.
 """
 
@@ -85,6 +89,7 @@ def read(text: str, file: str = "cluster.toml") -> ClusterSpec:
     if version != VERSION:
         root.refuse("version", f"this is version {version}, and this program reads version {VERSION}")
     transport = root.choice("transport", KINDS)
+    tls = TlsMode(root.choice("tls", tuple(TlsMode), TlsMode.OFF))
     channels = [_read_channel(one, transport) for one in root.tables("channels")]
     nodes = [_read_node(one) for one in root.tables("nodes")]
     spec = ClusterSpec(
@@ -92,6 +97,8 @@ def read(text: str, file: str = "cluster.toml") -> ClusterSpec:
         cluster_id=root.id("cluster_id"),
         transport=transport,
         key_file=root.text("key_file", "cluster.key"),
+        tls=tls,
+        tls_client_ca=root.text("tls_client_ca", TLS_CLIENT_CA),
         datagram_bytes=root.number("datagram_bytes", 576, 65_000, 1_400),
         hops=root.number("hops", 1, 255, 1),
         bus=_read_numbers(root.table("bus"), BUS_SETTINGS),
@@ -181,6 +188,7 @@ def _read_node(table: Table) -> NodeSpec:
     name = table.own_name
     has_disk = role is not Role.CLIENT_MANAGER
     ports = table.table("bus")
+    tls = {} if has_disk else {key: table.text(key, usual) for key, usual in tls_files_of(name).items()}
     spec = NodeSpec(
         name=name,
         number=table.number("number", 1, NODES_MAX),
@@ -193,6 +201,7 @@ def _read_node(table: Table) -> NodeSpec:
         listen=None if has_disk else table.address("listen"),
         disk_id=table.id("disk_id") if has_disk else NO_DISK,
         data=table.text("data", f"nodes/{name}") if has_disk else "",
+        **tls,
     )
     table.finish(f"of a {role}")
     return spec
@@ -269,6 +278,10 @@ def _tables(spec: ClusterSpec) -> tuple[dict[str, Any], list[tuple[str, dict[str
         "datagram_bytes": spec.datagram_bytes,
         "hops": spec.hops,
     }
+    if spec.tls is not TlsMode.OFF:
+        top["tls"] = str(spec.tls)
+    if spec.tls is TlsMode.MUTUAL or spec.tls_client_ca != TLS_CLIENT_CA:
+        top["tls_client_ca"] = spec.tls_client_ca
     tables: list[tuple[str, dict[str, Any]]] = []
     for path, settings in (("bus", spec.bus), ("journal", spec.journal)):
         if settings:
@@ -279,12 +292,14 @@ def _tables(spec: ClusterSpec) -> tuple[dict[str, Any], list[tuple[str, dict[str
             groups = {lane.name.lower(): _address(one) for lane, one in channel.multicast.items()}
             tables.append((f"channels.{channel.name}.multicast", groups))
     for node in spec.nodes:
-        tables.append((f"nodes.{node.name}", _node_table(node)))
+        tables.append((f"nodes.{node.name}", _node_table(node, spec.tls is not TlsMode.OFF)))
         tables.append((f"nodes.{node.name}.bus", dict(node.bus)))
     return top, tables
 
 
-def _node_table(node: NodeSpec) -> dict[str, Any]:
+def _node_table(node: NodeSpec, has_tls: bool) -> dict[str, Any]:
+    usual = tls_files_of(node.name)
+    tls = {key: getattr(node, key) or None for key in usual}
     told: Mapping[str, Any] = {
         "number": node.number,
         "role": str(node.role),
@@ -295,6 +310,7 @@ def _node_table(node: NodeSpec) -> dict[str, Any]:
         "listen": _address(node.listen) if node.listen else None,
         "disk_id": node.disk_id.hex() if node.has_disk else None,
         "data": node.data or None,
+        **{key: path for key, path in tls.items() if has_tls or path != usual[key]},
     }
     return {key: value for key, value in told.items() if value is not None}
 
@@ -365,8 +381,8 @@ class Table:
             self.refuse(key, f"{value} is not between {least} and {most}")
         return value
 
-    def choice(self, key: str, choices: Sequence[str]) -> str:
-        value = self._get(key, str, None)
+    def choice(self, key: str, choices: Sequence[str], default: str | None = None) -> str:
+        value = self._get(key, str, default)
         if value not in choices:
             self.refuse(key, f"{value!r} is none of {', '.join(choices)}")
         return value

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from antiphon.bus.group import NO_DISK, GroupConfig
 from antiphon.errors import NodeError
+from antiphon.names import PLAIN, SECURE
 from antiphon.transport.interface import Address, Peer
 from antiphon.wire.lanes import Lane
 
@@ -28,11 +29,22 @@ VOTERS_MAX: Final = 5
 CHANNELS_MAX: Final = 52
 NODES_MAX: Final = 0xFFFF
 
+TLS_CLIENT_CA: Final = "tls/ca.pem"
+
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 
 # A loopback takes large datagrams whole; between machines they have to fit into packets.
 _DATAGRAM_BYTES_LOOPBACK: Final = 60_000
 _DATAGRAM_BYTES: Final = 1_400
+
+
+class TlsMode(StrEnum):
+    """How clients connect."""
+
+    OFF = "off"
+    ON = "on"
+    # Clients, too, show a certificate.
+    MUTUAL = "mutual"
 
 
 class Role(StrEnum):
@@ -69,6 +81,9 @@ class NodeSpec:
     bus: Mapping[str, int]
     # Of client managers: where clients connect.
     listen: Address | None = None
+    # Of client managers: the files of their certificate and its key, relative to the file that says so.
+    tls_certificate: str = ""
+    tls_key: str = ""
     # Of message managers and witnesses: the disk that the cluster was created with.
     disk_id: bytes = NO_DISK
     # Of message managers and witnesses: where the data lies, relative to the file that says so.
@@ -98,6 +113,9 @@ class ClusterSpec:
     cluster_id: bytes
     transport: str
     key_file: str = "cluster.key"
+    tls: TlsMode = TlsMode.OFF
+    # The file of the CA of the clients' certificates, where they need one.
+    tls_client_ca: str = TLS_CLIENT_CA
     datagram_bytes: int = _DATAGRAM_BYTES
     hops: int = 1
     # Settings that are not the default of `GroupConfig` and of the journal's `Settings`.
@@ -142,6 +160,11 @@ class ClusterSpec:
         """The addresses for clients, in the order in which they are to be tried."""
         return [f"{host}:{port}" for host, port in (one.listen for one in self.nodes if one.listen)]
 
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"{PLAIN if self.tls is TlsMode.OFF else SECURE}://{','.join(self.servers)}"
+
     def peers(self, channel: str) -> dict[int, Peer]:
         """The members of a channel with their addresses and lanes."""
         return {
@@ -179,6 +202,11 @@ class ClusterSpec:
         )
 
 
+def tls_files_of(name: str) -> dict[str, str]:
+    """Where the certificate of a client manager and its key are, if nothing else is said."""
+    return {"tls_certificate": f"tls/{name}.pem", "tls_key": f"tls/{name}.key"}
+
+
 def voting_managers(managers: int, witnesses: int) -> int:
     """How many message managers of a channel vote (TOP2)."""
     voters = min(managers, VOTERS_MAX)
@@ -209,6 +237,7 @@ class Counts:
     # Of each channel; None: one if there are two message managers, else none.
     witnesses: int | None = None
     transport: str = "udp"
+    tls: TlsMode = TlsMode.OFF
 
     @property
     def witnesses_of_channel(self) -> int:
@@ -264,7 +293,8 @@ def lay_out(counts: Counts, sources: Sources) -> ClusterSpec:
     for at in range(counts.client_managers):
         name = f"cm-{at + 1}"
         host = sources.host_of(name)
-        add(name, Role.CLIENT_MANAGER, listen=(host, sources.client_port(host, at)))
+        listen = (host, sources.client_port(host, at))
+        add(name, Role.CLIENT_MANAGER, listen=listen, **tls_files_of(name))
     for channel in channels:
         for rank in range(1, counts.message_managers + 1):
             add(f"mm-{channel}-{rank}", Role.MESSAGE_MANAGER, channel, rank=rank)
@@ -274,6 +304,7 @@ def lay_out(counts: Counts, sources: Sources) -> ClusterSpec:
     return ClusterSpec(
         cluster_id=sources.draw_id(),
         transport=counts.transport,
+        tls=counts.tls,
         datagram_bytes=_DATAGRAM_BYTES_LOOPBACK if is_local else _DATAGRAM_BYTES,
         channels=tuple([_channel(one, counts, sources) for one in channels]),
         nodes=tuple(nodes),

@@ -37,7 +37,7 @@ def connection(options: ConnectionOptions) -> antiphon.blocking.Connection:
         if known is not None and not known.closed:
             return known
         _opened[key] = opened = antiphon.blocking.connect(
-            options.url, user=options.user, password=read_password(options)
+            options.url, user=options.user, password=read_password(options), tls=options.tls
         )
         return opened
 

@@ -20,15 +20,20 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, Final, Literal, TypeAlias
 
-from antiphon.client.core.route import SCHEME, parse_url
+from antiphon.client.core.route import SCHEME, TLS_SCHEME, is_secure, parse_url
 from antiphon.errors import AntiphonError, InvalidOption
 from antiphon.names import parse_destination
 from antiphon.pipeline.columns import ALL, Chosen, names_of
 from antiphon.pipeline.offsets import BadOffset, Choice, Offset, parse_offset
+from antiphon.tls import Tls
 
 log = logging.getLogger("antiphon.pipeline")
 
-CONNECTION_OPTIONS: Final = ("servers", "user", "passwordFile", "timeout", "retryInterval")
+TLS_OPTIONS: Final = ("tls.ca", "tls.certificate", "tls.key")
+"""Paths of files, on the driver and on every executor. With one of them, or with `antiphons://` before the
+servers, connections speak TLS."""
+
+CONNECTION_OPTIONS: Final = ("servers", "user", "passwordFile", *TLS_OPTIONS, "timeout", "retryInterval")
 
 SOURCE_OPTIONS: Final = (
     "subscribe",
@@ -102,8 +107,6 @@ class Given:
                     "a password is not taken as an option, since options show up in plans and logs:"
                     " put it into a file and name that as passwordFile"
                 )
-            if lower.startswith("tls."):
-                raise InvalidOption(f"{spelled}: this version has no TLS for clients")
             raise InvalidOption(f"Antiphon's {side} has no option {spelled}{_suggestion(lower, known)}")
 
     @property
@@ -162,6 +165,10 @@ class ConnectionOptions:
     password_file: str | None = None
     timeout_s: float = TIMEOUT_S
     retry_s: float = RETRY_S
+    has_tls: bool = False
+    tls_ca: str | None = None
+    tls_certificate: str | None = None
+    tls_key: str | None = None
 
     @classmethod
     def of(cls, given: Given) -> ConnectionOptions:
@@ -171,7 +178,16 @@ class ConnectionOptions:
                 'servers is missing: where the cluster listens, such as "127.0.0.1:7420"'
                 + ("" if given.names else NO_OPTIONS)
             )
-        servers = ",".join(part.strip() for part in servers.removeprefix(SCHEME).split(","))
+        ca, certificate, key = (given.text(name) for name in TLS_OPTIONS)
+        has_tls = is_secure(servers) or bool(ca or certificate or key)
+        if has_tls and servers.startswith(SCHEME):
+            raise InvalidOption(
+                f"tls.* options are for servers with {TLS_SCHEME}, or with nothing, before them"
+            )
+        if key is not None and certificate is None:
+            raise InvalidOption("tls.key is given without tls.certificate")
+        bare = servers.removeprefix(SCHEME).removeprefix(TLS_SCHEME)
+        servers = ",".join(part.strip() for part in bare.split(","))
         try:
             parse_url(SCHEME + servers)
         except AntiphonError:
@@ -186,11 +202,21 @@ class ConnectionOptions:
             password_file,
             timeout_s=given.seconds("timeout", TIMEOUT_S, 0, SECONDS_MAX),
             retry_s=given.seconds("retryInterval", RETRY_S, 0.1, 3_600),
+            has_tls=has_tls,
+            tls_ca=ca,
+            tls_certificate=certificate,
+            tls_key=key,
         )
 
     @property
     def url(self) -> str:
-        return SCHEME + self.servers
+        return (TLS_SCHEME if self.has_tls else SCHEME) + self.servers
+
+    @property
+    def tls(self) -> Tls | None:
+        if not self.has_tls:
+            return None
+        return Tls(ca=self.tls_ca, certificate=self.tls_certificate, key=self.tls_key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from antiphon.errors import (
     NotConnected,
     RangeUnavailable,
     Timeout,
+    TlsFailed,
 )
 
 if TYPE_CHECKING:
@@ -106,6 +107,9 @@ class RetryPolicy:
             try:
                 answer = question()
             except AWAY as error:
+                if isinstance(error, TlsFailed) and not self.has_answered:
+                    # Time does not mend that; a query that runs outlasts a mistake with new certificates.
+                    raise
                 self.wait(error)
             else:
                 self.answered()

@@ -28,12 +28,13 @@ from pathlib import Path
 from typing import Final
 
 from antiphon.cluster.config_file import read, write
-from antiphon.cluster.topology import LOOPBACK, ClusterSpec, Counts, NodeSpec, Sources, lay_out
+from antiphon.cluster.topology import LOOPBACK, ClusterSpec, Counts, NodeSpec, Sources, TlsMode, lay_out
 from antiphon.errors import DataDirectoryLocked, NodeError
 from antiphon.journal.format import SUPERBLOCK, checkpoint_numbers, segment_numbers
 from antiphon.journal.format import Settings as JournalSettings
 from antiphon.journal.journal import Journal
 from antiphon.runtime.disk import LOCK, FileDisk
+from antiphon.tls import ServerFiles
 from antiphon.transport.key_file import generate_key_file
 
 CLUSTER_FILE: Final = "cluster.toml"
@@ -84,18 +85,32 @@ def check_local(path: Path, spec: ClusterSpec) -> None:
 
 
 def move_clients(
-    path: Path, spec: ClusterSpec, client_port: int | None, address: str | None = None
+    path: Path,
+    spec: ClusterSpec,
+    client_port: int | None,
+    address: str | None = None,
+    tls: ServerFiles | None = None,
 ) -> ClusterSpec:
+    """Write into the cluster's file where its clients connect from now on, and with which certificates."""
     ports = itertools.count(client_port or 0)
 
     def moved_to(host: str, port: int) -> tuple[str, int]:
         return address or host, next(ports) if client_port else port
 
-    nodes = [
-        replace(node, listen=moved_to(*node.listen)) if node.listen is not None else node
-        for node in spec.nodes
-    ]
+    def moved_node(node: NodeSpec) -> NodeSpec:
+        if node.listen is None:
+            return node
+        node = replace(node, listen=moved_to(*node.listen))
+        if tls is None:
+            return node
+        return replace(node, tls_certificate=str(tls.certificate), tls_key=str(tls.key))
+
+    nodes = [moved_node(node) for node in spec.nodes]
     moved = replace(spec, nodes=tuple(nodes))
+    if tls is not None and tls.client_ca is not None:
+        moved = replace(moved, tls=TlsMode.MUTUAL, tls_client_ca=str(tls.client_ca))
+    elif tls is not None:
+        moved = replace(moved, tls=TlsMode.ON)
     if moved != spec:
         text = write(moved)
         read(text, f"with --port {client_port}" if client_port else f"with --listen {address}")
@@ -113,6 +128,17 @@ def key_path(config: Path, spec: ClusterSpec) -> Path:
 
 def data_path(config: Path, node: NodeSpec) -> Path:
     return config.parent / node.data
+
+
+def tls_files(config: Path, spec: ClusterSpec, node: NodeSpec) -> ServerFiles | None:
+    """The files with which a client manager listens; None if it does so without TLS."""
+    if spec.tls is TlsMode.OFF or node.has_disk:
+        return None
+    return ServerFiles(
+        certificate=config.parent / node.tls_certificate,
+        key=config.parent / node.tls_key,
+        client_ca=config.parent / spec.tls_client_ca if spec.tls is TlsMode.MUTUAL else None,
+    )
 
 
 def is_new_disk(config: Path, node: NodeSpec) -> bool:

@@ -34,6 +34,7 @@ from antiphon.cluster.config_file import digest, essential_keys
 from antiphon.cluster.topology import ClusterSpec, NodeSpec
 from antiphon.errors import AntiphonError, NodeError
 from antiphon.inquiries import NodeRef
+from antiphon.names import PLAIN, SECURE
 from antiphon.node import Node
 from antiphon.notices import ChannelNotices
 from antiphon.runtime.asking import Line, ask_members
@@ -46,6 +47,7 @@ from antiphon.runtime.cluster_data import (
     key_path,
     load_cluster,
     prepare_disk,
+    tls_files,
 )
 from antiphon.runtime.disk import FileDisk
 from antiphon.runtime.loops import loop_factory, stop_signal
@@ -63,6 +65,7 @@ from antiphon.startup import (
     start,
     start_client_manager,
 )
+from antiphon.tls import TlsContext
 from antiphon.transport.interface import TransportSettings
 from antiphon.transport.key_file import read_key_file
 from antiphon.transport.keys import GroupKeys
@@ -98,6 +101,7 @@ class _Life:
     stop: asyncio.Future[None]
     announce: Announce
     identity: Identity
+    tls: TlsContext | None = None
     lines: list[Line] = field(default_factory=list)
 
     @property
@@ -113,17 +117,24 @@ def run_node(settings: NodeSettings, announce: Announce) -> int:
     spec = load_cluster(settings.config)
     node = spec.node(settings.name)
     keys = read_key_file(key_path(settings.config, spec))
+    files = tls_files(settings.config, spec, node)
+    tls = files.context() if files is not None else None
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_run(settings, spec, node, keys, announce))
+        return runner.run(_run(settings, spec, node, keys, tls, announce))
 
 
 async def _run(
-    settings: NodeSettings, spec: ClusterSpec, node: NodeSpec, keys: GroupKeys, announce: Announce
+    settings: NodeSettings,
+    spec: ClusterSpec,
+    node: NodeSpec,
+    keys: GroupKeys,
+    tls: TlsContext | None,
+    announce: Announce,
 ) -> int:
     identity = Identity(
         disk_id=secrets.token_bytes(16), run_id=secrets.token_bytes(16), start_s=int(time.time())
     )
-    life = _Life(settings, spec, node, stop_signal(), announce, identity)
+    life = _Life(settings, spec, node, stop_signal(), announce, identity, tls)
     interface = await _interface(node)
     for channel in spec.channels_of(node):
         line = _line(life, channel.name, keys, interface)
@@ -342,7 +353,8 @@ async def _serve_clients(life: _Life) -> int:
         if not life.stop.done():
             await _listen(life, client_port)
             collect_seldom()
-            life.announce(_ready(life, {"antiphon": "{}:{}".format(*client_port.addresses[0])}))
+            scheme = PLAIN if life.tls is None else SECURE
+            life.announce(_ready(life, {scheme: "{}:{}".format(*client_port.addresses[0])}))
             await _until_stop(life, runner)
         log.info("stopping")
         await client_port.stop()
@@ -372,7 +384,7 @@ async def _wait_for_channels(life: _Life, runner: NodeRunner, node: Node) -> Non
 
 async def _listen(life: _Life, port: ClientPort) -> None:
     assert life.node.listen is not None, "a client manager listens"
-    await port.start(*life.node.listen)
+    await port.start(*life.node.listen, life.tls)
 
 
 # --- the end ---------------------------------------------------------------------------------------

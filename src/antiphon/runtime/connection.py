@@ -6,7 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 from antiphon.client_manager.effects import WriteBlocked, WriteUnblocked
-from antiphon.errors import RemoteError
+from antiphon.errors import RemoteError, TlsFailed
+from antiphon.tls import begins_handshake
 from antiphon.wire.buffer import HANDSHAKE_FRAME_BYTES_MAX, FrameBuffer
 from antiphon.wire.frames import decode_client_frame
 
@@ -20,6 +21,8 @@ UNREAD = 2
 """The peer does not read: reading on would make ever more to write."""
 NEXT_ROUND = 4
 """The peer has had its turn in this round of the event loop."""
+TLS_TURN = 8
+"""The peer's handshake waits for its turn."""
 
 
 class ClientConnection(asyncio.Protocol):
@@ -81,7 +84,10 @@ class ClientConnection(asyncio.Protocol):
                     break
         except RemoteError as error:
             self._port.received(self, frames)
-            self._port.end(self, error.code, error.text)
+            text = error.text
+            if self.received_bytes == len(data) and begins_handshake(data[:3]):
+                text = f"the client speaks TLS and this port does not ({text})"
+            self._port.end(self, error.code, text)
             return
         self._round_frames += len(frames)
         self._is_behind = len(frames) >= room
@@ -89,6 +95,11 @@ class ClientConnection(asyncio.Protocol):
         if (self._is_behind or self._round_bytes > settings.round_bytes_max) and not self.is_over:
             self.hold(NEXT_ROUND)
             self._port.wait_for_round(self)
+
+    def fail_tls(self, text: str) -> None:
+        """The two sides do not come together in TLS."""
+        if not self.is_over:
+            self._port.end(self, TlsFailed.code, text)
 
     def pause_writing(self) -> None:
         if self.is_over:

@@ -18,6 +18,7 @@ from typing import Any
 from antiphon import clock
 from antiphon.errors import AntiphonError, NodeError
 from antiphon.journal.format import Settings as JournalSettings
+from antiphon.names import PLAIN, SECURE
 from antiphon.node import EMBEDDED_ROLE
 from antiphon.runtime.cluster_data import ports_to_choose_from
 from antiphon.runtime.disk import FileDisk
@@ -26,6 +27,7 @@ from antiphon.runtime.network import ClientPort
 from antiphon.runtime.node_runner import NodeRunner
 from antiphon.runtime.storage import ChannelStorage
 from antiphon.startup import Identity, StartedNode, StartSettings, start
+from antiphon.tls import ServerFiles, TlsContext
 
 log = logging.getLogger("antiphon")
 
@@ -36,6 +38,8 @@ class EmbeddedSettings:
     port: int
     host: str = "127.0.0.1"
     accept_possible_loss: bool = False
+    tls: ServerFiles | None = None
+    """Clients connect with TLS, with these certificates."""
     journal: JournalSettings = field(default_factory=JournalSettings)
     start: StartSettings = field(default_factory=StartSettings)
 
@@ -48,6 +52,8 @@ def run_embedded(settings: EmbeddedSettings, announce: Callable[[dict[str, Any]]
 
 
 async def serve_embedded(settings: EmbeddedSettings, announce: Callable[[dict[str, Any]], None]) -> int:
+    # Before the disk is touched: files that cannot be used are the operator's business.
+    tls = settings.tls.context() if settings.tls is not None else None
     disk = FileDisk(settings.data, accept_possible_loss=settings.accept_possible_loss)
     try:
         identity = Identity(
@@ -58,7 +64,7 @@ async def serve_embedded(settings: EmbeddedSettings, announce: Callable[[dict[st
         started = start(disk, settings.journal, identity, settings.start)
         for note in (*disk.notes, *started.notes):
             log.warning("%s", note)
-        return await _serve(settings, disk, started, announce)
+        return await _serve(settings, disk, started, tls, announce)
     finally:
         disk.close()
 
@@ -67,6 +73,7 @@ async def _serve(
     settings: EmbeddedSettings,
     disk: FileDisk,
     started: StartedNode,
+    tls: TlsContext | None,
     announce: Callable[[dict[str, Any]], None],
 ) -> int:
     runner = NodeRunner(started.node)
@@ -79,7 +86,7 @@ async def _serve(
     try:
         runner.begin({channel: storage}, port)
         await runner.serving
-        await _listen(port, settings.host, settings.port)
+        await _listen(port, settings.host, settings.port, tls)
         announce(_ready(settings, started, port))
         await asyncio.wait((stop, runner.failed), return_when=asyncio.FIRST_COMPLETED)
         if runner.failed.done():
@@ -99,15 +106,15 @@ async def _serve(
     return 0
 
 
-async def _listen(port: ClientPort, host: str, number: int) -> None:
+async def _listen(port: ClientPort, host: str, number: int, tls: TlsContext | None) -> None:
     """Listen on this port, or if it is 0 on a free one, drawn like those of a cluster."""
     if number:
-        await port.start(host, number)
+        await port.start(host, number, tls)
         return
     ports = ports_to_choose_from()
     for candidate in random.SystemRandom().sample(ports, len(ports)):
         try:
-            await port.start(host, candidate)
+            await port.start(host, candidate, tls)
             return
         except NodeError as error:
             if not (isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE):
@@ -118,9 +125,10 @@ async def _listen(port: ClientPort, host: str, number: int) -> None:
 def _ready(settings: EmbeddedSettings, started: StartedNode, port: ClientPort) -> dict[str, Any]:
     host, number = port.addresses[0]
     listen = f"{host}:{number}"
+    scheme = PLAIN if settings.tls is None else SECURE
     return {
         "ready": True,
-        "url": f"antiphon://{listen}",
+        "url": f"{scheme}://{listen}",
         "data": str(settings.data),
         "console": None,
         "metrics": [],
@@ -131,7 +139,7 @@ def _ready(settings: EmbeddedSettings, started: StartedNode, port: ClientPort) -
                 "channel": started.channel,
                 "rank": 1,
                 "pid": os.getpid(),
-                "listen": {"antiphon": listen},
+                "listen": {scheme: listen},
             }
         ],
     }

@@ -10,6 +10,8 @@ PRT3  A peer costs bounded memory, also before its greeting: a frame's length is
 PRT4  A peer that does not finish its greeting, falls silent, does not read, or sends a frame too slowly is
       sent away. Too many that do not greet push out each other, not those who do.
 PRT5  Every peer that is sent away is logged, with the reason, within a limit on lines.
+
+With TLS (`tls_transport.py`) all of this holds as well.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from antiphon.client_manager.effects import (
@@ -39,6 +41,8 @@ from antiphon.errors import NodeError
 from antiphon.runtime.connection import MANAGER_SAYS, NEXT_ROUND, UNREAD, ClientConnection
 from antiphon.runtime.limits import Arrivals, KeptBytes, connections_possible
 from antiphon.runtime.refusals import RefusalLog
+from antiphon.runtime.tls_transport import HandshakeTurns, TlsTransport
+from antiphon.tls import TlsContext
 from antiphon.wire.frames import Goodbye, Ping, encode_frame
 from antiphon.wire.primitives import Buffer
 
@@ -120,6 +124,7 @@ class ClientPort:
         self._take = take
         self._loop = asyncio.get_running_loop()
         self._server: asyncio.Server | None = None
+        self._tls: TlsContext | None = None
         self._connections: dict[int, ClientConnection] = {}
         self._connections_max = self.settings.connections_max
         self._greeting = Arrivals(self.settings.greeting_max)
@@ -145,17 +150,13 @@ class ClientPort:
 
     # -- the port --------------------------------------------------------------
 
-    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    async def start(self, host: str, port: int, tls: TlsContext | None = None) -> None:
         self._connections_max = connections_possible(self.settings.connections_max)
+        self._tls = tls
+        make = self._accept if tls is None else partial(self._accept_tls, tls, HandshakeTurns(self._loop))
         try:
             self._server = await self._loop.create_server(
-                lambda: ClientConnection(self),
-                host,
-                port,
-                ssl=tls,
-                ssl_handshake_timeout=self.settings.handshake_s if tls else None,
-                reuse_address=True,
-                backlog=_BACKLOG,
+                make, host, port, reuse_address=True, backlog=_BACKLOG
             )
         except OSError as error:
             why = os.strerror(error.errno) if error.errno else error
@@ -164,6 +165,12 @@ class ClientPort:
                 "--port chooses another port, 0 any that is free"
             ) from error
         self._look_timer = self._loop.call_later(self.settings.heartbeat_s / 2, self._look_again)
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        return ClientConnection(self)
+
+    def _accept_tls(self, tls: TlsContext, turns: HandshakeTurns) -> asyncio.BaseProtocol:
+        return TlsTransport(ClientConnection(self), tls, turns)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -399,6 +406,8 @@ class ClientPort:
 
     def _look_again(self) -> None:
         self.look_at_everybody()
+        if self._tls is not None:
+            self._tls.look()
         self._refusals.settle()
         self._look_timer = self._loop.call_later(self.settings.heartbeat_s / 2, self._look_again)
 

@@ -105,7 +105,7 @@ def test_options_of_a_cluster_are_refused_without_one(
 
 
 def test_the_ready_line_tells_where_clients_connect() -> None:
-    line = ready_line(["h:1", "h:2"], "data", [{"name": "cm-1"}])
+    line = ready_line("antiphon://h:1,h:2", "data", [{"name": "cm-1"}])
     assert line == {
         "ready": True,
         "url": "antiphon://h:1,h:2",

@@ -40,6 +40,7 @@ PUBLIC = {
     "Ranges": (
         "at_time bound channels cluster close closed destinations heads hold holds read release versions"
     ),
+    "Tls": "ca certificate check_hostname key server_name",
     "PublishUncertain": "add_note args code confirmed message_id message_ids resend with_traceback",
 }
 

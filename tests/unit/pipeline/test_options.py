@@ -11,6 +11,7 @@ from antiphon.pipeline.columns import ALL
 from antiphon.pipeline.connections import read_password
 from antiphon.pipeline.offsets import Offset
 from antiphon.pipeline.options import ConnectionOptions, SourceOptions
+from antiphon.tls import Tls
 
 LEAST = {"servers": "127.0.0.1:7420", "subscribe": "topic:orders"}
 
@@ -44,6 +45,16 @@ def test_names_may_be_spelled_in_any_case() -> None:
 
 def test_several_servers_with_or_without_the_scheme() -> None:
     assert parse(servers="antiphon://a:1, b:2").connection.url == "antiphon://a:1,b:2"
+
+
+def test_tls_is_asked_for_by_the_scheme_or_by_an_option() -> None:
+    assert parse(servers="h:1").connection.tls is None
+    bare = parse(servers="antiphons://a:1, b:2").connection
+    assert (bare.url, bare.tls) == ("antiphons://a:1,b:2", Tls())
+    options = {"TLS.CA": "ca.pem", "tls.certificate": "me.pem", "tls.key": "me.key"}
+    full = parse(servers="h:1", **options).connection
+    assert full.url == "antiphons://h:1"
+    assert full.tls == Tls(ca="ca.pem", certificate="me.pem", key="me.key")
 
 
 def test_everything_that_can_be_said() -> None:
@@ -97,7 +108,9 @@ def test_times_are_milliseconds_or_iso(text: str, ms: int) -> None:
         ({"kafka.bootstrap.servers": "x"}, "no option kafka.bootstrap.servers"),
         ({"destination": "queue:a"}, "destination is an option of Antiphon's sink, not of its source"),
         ({"password": "hunter2"}, "passwordFile"),
-        ({"tls.ca": "x"}, "no TLS"),
+        ({"tls.cert": "x"}, "no option tls.cert"),
+        ({"tls.key": "x"}, "tls.key is given without tls.certificate"),
+        ({"tls.ca": "x", "servers": "antiphon://h:1"}, "with antiphons://, or with nothing, before them"),
         ({"passwordFile": "/x"}, "without a user"),
         ({"servers": ""}, "servers is missing"),
         ({"servers": "u:hunter2@h:1"}, "servers is a list of host:port"),

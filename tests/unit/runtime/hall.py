@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import pytest
 
 from antiphon.client_manager.effects import AdmitConnection, FramesReceived, SendFrames
 from antiphon.runtime.network import ClientPort, PortEvent, PortSettings
+from antiphon.tls import ClientTls, TlsContext
 from antiphon.wire.buffer import FRAME_BYTES_MAX, FrameBuffer
 from antiphon.wire.frames import Frame, Goodbye, Hello, Pong, decode_frame, encode_frame
+from tests.certificates import certificates
 
 T = TypeVar("T")
 HELLO = Hello(user="ann", password="", client_id="")
@@ -76,10 +80,13 @@ class Peer:
     def send_bytes(self, data: bytes) -> None:
         self.writer.write(data)
 
+    async def read(self) -> bytes:
+        return await self.reader.read(1 << 16)
+
     async def receive(self) -> Frame | None:
         """The next frame, or None at the end."""
         while not self._frames:
-            data = await self.reader.read(1 << 16)
+            data = await self.read()
             if not data:
                 return None
             self._frames += [decode_frame(kind, payload) for kind, payload in self._buffer.feed(data)]
@@ -94,9 +101,46 @@ class Peer:
         return last
 
 
+class TlsPeer(Peer):
+    """A client with TLS on a raw connection: like its neighbour, it reads only when it is asked to."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ssl.SSLContext
+    ) -> None:
+        super().__init__(reader, writer)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname="127.0.0.1")
+
+    async def shake_hands(self) -> None:
+        while True:
+            try:
+                self.tls.do_handshake()
+                self.writer.write(self._outgoing.read())
+                return
+            except ssl.SSLWantReadError:
+                self.writer.write(self._outgoing.read())
+                if not (data := await self.reader.read(1 << 16)):
+                    raise ConnectionResetError("the server closed the connection") from None
+                self._incoming.write(data)
+
+    def send_bytes(self, data: bytes) -> None:
+        self.tls.write(data)
+        self.writer.write(self._outgoing.read())
+
+    async def read(self) -> bytes:
+        while True:
+            try:
+                return self.tls.read(1 << 16)
+            except ssl.SSLWantReadError:
+                data = await self.reader.read(1 << 16)
+                assert data, "the server closed the connection without a word"
+                self._incoming.write(data)
+
+
 class Scene:
-    def __init__(self, hall: Hall) -> None:
+    def __init__(self, hall: Hall, tls: ClientTls | None = None) -> None:
         self.hall = hall
+        self.tls = tls
         self.port = hall.port
         self.peers: list[Peer] = []
 
@@ -105,7 +149,13 @@ class Scene:
         raw = socket.create_connection((host, port))
         if receive_buffer is not None:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        peer = Peer(*await asyncio.open_connection(sock=raw, limit=1 << 16))
+        streams = await asyncio.open_connection(sock=raw, limit=1 << 16)
+        peer: Peer
+        if self.tls is None:
+            peer = Peer(*streams)
+        else:
+            peer = secure = TlsPeer(*streams, self.tls.context())
+            await secure.shake_hands()
         self.peers.append(peer)
         if is_admitted:
             self.hall.does = self.hall.admit
@@ -113,13 +163,23 @@ class Scene:
             assert await peer.receive() == Pong(nonce=0)
         return peer
 
+    async def turned_away(self) -> None:
+        """One more peer finds that there is no room; with TLS it hears nothing, for nothing was agreed."""
+        if self.tls is not None:
+            with pytest.raises(ConnectionResetError):
+                await self.connect(is_admitted=False)
+            return
+        peer = await self.connect(is_admitted=False)
+        assert (await peer.goodbye()).code == "connection.limit"
+
 
 @contextlib.asynccontextmanager
 async def open_scene(**settings: Any) -> AsyncIterator[Scene]:
+    tls = TLS.get()
     hall = Hall()
     hall.port = ClientPort(hall.take, PortSettings(**{"linger_s": 0.2, **settings}))
-    await hall.port.start("127.0.0.1", 0)
-    scene = Scene(hall)
+    await hall.port.start("127.0.0.1", 0, tls[0] if tls else None)
+    scene = Scene(hall, tls[1] if tls else None)
     try:
         yield scene
     finally:
@@ -128,12 +188,19 @@ async def open_scene(**settings: Any) -> AsyncIterator[Scene]:
         await hall.port.stop()
 
 
+TLS: ContextVar[tuple[TlsContext, ClientTls] | None] = ContextVar("TLS", default=None)
+"""The server's and the peers' half of it, in scenes with TLS."""
+
+LOOPS = ("asyncio", "uvloop", "asyncio+tls", "uvloop+tls")
+
 Play = Callable[[Coroutine[Any, Any, None]], None]
 
 
 def run(scene: Coroutine[Any, Any, None], loop: str) -> None:
-    """Play a scene on asyncio's loop or on uvloop's; an error that only the loop sees is one of the test."""
-    factory = pytest.importorskip("uvloop").new_event_loop if loop == "uvloop" else None
+    """Play a scene on one of LOOPS; an error that only the loop sees is one of the test."""
+    kind, _, tls = loop.partition("+")
+    TLS.set(certificates().both() if tls else None)
+    factory = pytest.importorskip("uvloop").new_event_loop if kind == "uvloop" else None
     unseen: list[dict[str, Any]] = []
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.get_loop().set_exception_handler(lambda loop, context: unseen.append(context))

@@ -15,7 +15,7 @@ from antiphon.client.aio.ranges import Ranges
 from antiphon.client.aio.scope import SessionScope
 from antiphon.client.aio.session import Session
 from antiphon.client.aio.staging import Staging
-from antiphon.client.core.route import Server, in_drawn_order, parse_url
+from antiphon.client.core.route import TLS_SCHEME, Server, in_drawn_order, is_secure, parse_url
 from antiphon.errors import (
     AccessDenied,
     AntiphonError,
@@ -23,7 +23,9 @@ from antiphon.errors import (
     ConnectionFailed,
     LocalError,
     NotConnected,
+    TlsFailed,
 )
+from antiphon.tls import ClientTls, TlsChoice
 from antiphon.wire.frames import AckMode
 
 AckName = Literal["auto", "client", "individual", "dups_ok"]
@@ -55,6 +57,7 @@ def connect(
     reconnect: Duration = RECONNECT_S,
     spread: bool = True,
     started: bool = True,
+    tls: TlsChoice = None,
 ) -> Connection:
     """A connection to one of the servers in `url`.
 
@@ -82,11 +85,19 @@ def connect(
     ClientIdInUse. A connection that is lost keeps it for two seconds, and then until another takes it: if the
     first comes back then, it is over.
 
+    With `antiphons://` the connection speaks TLS, and the servers' certificates are verified. `tls` is the
+    path of the CA's file, a `Tls` or a mapping with its fields, or an ssl.SSLContext; None trusts the CAs
+    that this machine trusts. Files that change are read again for the next connection. If no server passes,
+    `connect` raises TlsFailed; a connection that was lost is given up for that after `reconnect` seconds,
+    whatever waits for it.
+
     >>> async with antiphon.connect("antiphon://127.0.0.1:7420,127.0.0.1:7421") as connection:
     ...     async with connection.session() as session:
     ...         await session.producer("queue:orders").send(b"...")
     """
     servers = parse_url(url)
+    if tls is not None and not is_secure(url):
+        raise LocalError(f"tls= is for urls that begin with {TLS_SCHEME}; {url!r} does not")
     return Connection(
         in_drawn_order(servers, random.random) if spread else servers,
         user=_checked("user", user, USER_BYTES_MAX),
@@ -95,6 +106,7 @@ def connect(
         timeout=seconds(timeout, "timeout"),
         reconnect=seconds(reconnect, "reconnect"),
         started=bool(started),
+        tls=ClientTls(tls) if is_secure(url) else None,
     )
 
 
@@ -115,8 +127,10 @@ class Connection(Block):
         timeout: float,
         reconnect: float,
         started: bool = True,
+        tls: ClientTls | None = None,
     ) -> None:
         self._servers = servers
+        self._tls = tls
         self._user = user
         self._password = password
         self._client_id = client_id
@@ -278,6 +292,7 @@ class Connection(Block):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
         failures: dict[str, str] = {}
+        untrusted = 0
         late: TimeoutError | None = None
         link = ClientLink(
             self._servers,
@@ -285,6 +300,7 @@ class Connection(Block):
             password=self._password,
             client_id=self._client_id,
             reconnect_s=self._reconnect,
+            tls=self._tls,
         )
         for place, server in enumerate(self._servers):
             # A server that never answers leaves the others their share of the time.
@@ -303,7 +319,10 @@ class Connection(Block):
                 failures[str(server)] = f"no answer within {share:.3g} s"
             except (OSError, AntiphonError) as error:
                 failures[str(server)] = reason_of(error)
+                untrusted += isinstance(error, TlsFailed)
         reasons = "; ".join(f"{server}: {reason}" for server, reason in failures.items())
+        if untrusted == len(self._servers):
+            raise TlsFailed(f"no server could be reached. {reasons}", failures)
         # The cause tells whether more time might have helped.
         raise ConnectionFailed(f"no server could be reached. {reasons}", failures) from late
 

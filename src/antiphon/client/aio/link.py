@@ -14,6 +14,7 @@ import logging
 import os
 import random
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -46,7 +47,9 @@ from antiphon.errors import (
     NotConnected,
     RemoteError,
     Timeout,
+    TlsFailed,
 )
+from antiphon.tls import ClientTls, tls_failure
 from antiphon.wire.buffer import FrameBuffer
 from antiphon.wire.commands import ConfirmItem
 from antiphon.wire.frames import (
@@ -66,6 +69,8 @@ ATTEMPT_S = 3.0
 log = logging.getLogger("antiphon")
 
 R = TypeVar("R", bound=Reply)
+
+ENDED_EARLY = "the server closed the connection during the handshake"
 
 FAREWELL_S = 2.0
 """How long a peer may take to read the Goodbye."""
@@ -192,12 +197,22 @@ class ClientLink:
     """One client of a system of servers."""
 
     def __init__(
-        self, servers: Sequence[Server], *, user: str, password: str, client_id: str, reconnect_s: float
+        self,
+        servers: Sequence[Server],
+        *,
+        user: str,
+        password: str,
+        client_id: str,
+        reconnect_s: float,
+        tls: ClientTls | None = None,
     ) -> None:
         self.core = ClientCore(user=user, password=password, client_id=client_id)
         self._like_this = partial(
-            ClientLink, user=user, password=password, client_id="", reconnect_s=reconnect_s
+            ClientLink, user=user, password=password, client_id="", reconnect_s=reconnect_s, tls=tls
         )
+        self._tls = tls
+        self._untrusted: dict[Server, TlsFailed] = {}
+        """The servers whose last attempt failed by their certificate, or by ours."""
         self.error: AntiphonError | None = None
         self.loop = asyncio.get_running_loop()
         self.receivers: dict[tuple[int, int], Receiver] = {}
@@ -254,12 +269,29 @@ class ClientLink:
         self.core.greet()
         try:
             async with asyncio.timeout(timeout):
-                await self.loop.create_connection(lambda: line, server.host, server.port)
+                await self._connect(line)
                 await line.welcomed
         except BaseException:
             self._leave(line)
             line.abort()
             raise
+
+    async def _connect(self, line: ServerLine) -> None:
+        host, port = line.server
+        if self._tls is None:
+            await self.loop.create_connection(lambda: line, host, port)
+            return
+        name = self._tls.server_name or host
+        try:
+            await self.loop.create_connection(
+                lambda: line, host, port, ssl=self._tls.context(), server_hostname=name
+            )
+        except ssl.SSLError as error:
+            raise tls_failure(name, error) or NotConnected(ENDED_EARLY) from error
+        except ConnectionError as error:
+            if error.errno:
+                raise
+            raise NotConnected(ENDED_EARLY) from error
 
     def _leave(self, line: ServerLine) -> None:
         if self._line is line:
@@ -295,7 +327,9 @@ class ClientLink:
         self.flush()
 
     def line_lost(self, line: ServerLine, error: Exception | None) -> None:
-        self._lost(line, NotConnected(str(error) if error else "the server closed the connection"))
+        # A server that refuses our certificate says so after the handshake of TLS 1.3.
+        failure = tls_failure(line.server.host, error) if isinstance(error, ssl.SSLError) else None
+        self._lost(line, failure or NotConnected(str(error or "") or "the server closed the connection"))
 
     def _lost(
         self,
@@ -336,21 +370,30 @@ class ClientLink:
         self._tell("on_error", error)
 
     async def find(self) -> None:
-        """Try the servers, over and over, until one of them admits the client."""
+        """Try the servers, over and over, until one of them admits the client.
+
+        Raises TlsFailed if all of them fail for reasons that time does not mend.
+        """
         self._route.lost(clock.now_ns())
         while not await self._try_next():
-            pass
+            if self._is_untrusted:
+                raise TlsFailed(f"no server could be reached. {self._route.reasons}")
 
     async def _try_next(self) -> bool:
         """Try the next server, when it is time; has it admitted the client?"""
         route = self._route
         server, at_ns = route.next()
         await asyncio.sleep(max(0, at_ns - clock.now_ns()) / 1e9)
+        self._untrusted.pop(server, None)
         try:
             await self.reach(server, ATTEMPT_S)
+            self._untrusted.clear()
             return True
         except (AccessDenied, ClientIdInUse):
             raise
+        except TlsFailed as error:
+            self._untrusted[server] = error
+            reason = error.text
         except TimeoutError:
             reason = f"no answer within {ATTEMPT_S:g} s"
         except (OSError, AntiphonError) as error:
@@ -368,9 +411,14 @@ class ClientLink:
                 self._give_up(error)
                 return
             tried_s = (clock.now_ns() - route.lost_ns) / 1e9
-            if tried_s >= self._reconnect_s and not self._is_needed:
+            if tried_s >= self._reconnect_s and (self._is_untrusted or not self._is_needed):
                 text = f"{lost}; no server could be reached for {tried_s:.0f} s. {route.reasons}"
-                self._give_up(NotConnected(text))
+                self._give_up(TlsFailed(text) if self._is_untrusted else NotConnected(text))
+
+    @property
+    def _is_untrusted(self) -> bool:
+        """Did the last attempts at all servers fail for reasons that time does not mend?"""
+        return all(server in self._untrusted for server in self._route.servers)
 
     @property
     def _is_needed(self) -> bool:

@@ -18,9 +18,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from antiphon.errors import ConnectionFailed, LocalError
+from antiphon.names import PLAIN, SECURE
 
 PORT_DEFAULT = 7420
-SCHEME = "antiphon://"
+SCHEME = f"{PLAIN}://"
+TLS_SCHEME = f"{SECURE}://"
 
 _SERVER = re.compile(r"(?:\[(?P<bracketed>[^][/@\s]+)\]|(?P<host>[^][:/@\s]+))(?::(?P<port>[0-9]{1,5}))?")
 
@@ -43,9 +45,15 @@ def parse_url(url: str) -> list[Server]:
     """
     if not isinstance(url, str):
         raise LocalError(f"a url is a text such as {SCHEME}127.0.0.1:{PORT_DEFAULT}; it was {url!r}")
-    if not url.startswith(SCHEME):
-        raise ConnectionFailed(f"the url {url!r} does not begin with {SCHEME}")
-    return [_parse_server(part, url) for part in url.removeprefix(SCHEME).rstrip("/").split(",")]
+    scheme = TLS_SCHEME if is_secure(url) else SCHEME
+    if not url.startswith(scheme):
+        raise ConnectionFailed(f"the url {url!r} does not begin with {SCHEME} or {TLS_SCHEME}")
+    return [_parse_server(part, url) for part in url.removeprefix(scheme).rstrip("/").split(",")]
+
+
+def is_secure(url: str) -> bool:
+    """Does the url ask for TLS?"""
+    return url.startswith(TLS_SCHEME)
 
 
 def read_servers(texts: Iterable[str]) -> list[Server]:
