@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon import blocking
+from antiphon import Tls, blocking
 from antiphon.runtime.cluster_data import free_ports
 from tests.bus_members import has_multicast
 from tests.clusters import SMALL_JOURNAL, Cluster, NodeProcess, Watch, make_cluster
@@ -22,13 +22,13 @@ from tests.processes import antiphon
 TRANSPORTS = ["udp", pytest.param("tcp", marks=pytest.mark.long)]
 
 
-def send(url: str, *bodies: str) -> None:
-    with blocking.connect(url) as connection, connection.session() as session:
+def send(url: str, *bodies: str, tls: Tls | None = None) -> None:
+    with blocking.connect(url, tls=tls) as connection, connection.session() as session:
         session.producer("queue:orders").send_many(bodies)
 
 
-def receive(url: str, count: int) -> list[object]:
-    with blocking.connect(url) as connection, connection.session() as session:
+def receive(url: str, count: int, tls: Tls | None = None) -> list[object]:
+    with blocking.connect(url, tls=tls) as connection, connection.session() as session:
         return [message.body for message in session.consumer("queue:orders").receive_many(count, timeout=20)]
 
 
@@ -176,10 +176,17 @@ def test_a_taken_port_is_told_and_another_one_can_be_chosen(tmp_path: Path) -> N
 # --- one command for each node ---------------------------------------------------------------------
 
 
-def test_nodes_are_started_one_by_one_from_the_files_of_init(tmp_path: Path, transport: str) -> None:
+@pytest.mark.parametrize("mode", ["on", "mutual", "off"])
+def test_nodes_are_started_one_by_one_from_the_files_of_init(mode: str, tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
-    made = antiphon("init", str(folder), "--message-managers", "2", "--transport", transport)
+    transport = "tcp" if mode == "mutual" else "udp"
+    words = ["--message-managers", "2", "--transport", transport]
+    made = antiphon("init", str(folder), *words, *([] if mode == "on" else ["--tls", mode]))
     assert made.returncode == 0, made.stderr
+    files = folder / "tls"
+    tls = None if mode == "off" else Tls(ca=files / "ca.pem")
+    if mode == "mutual":
+        tls = Tls(ca=files / "ca.pem", certificate=files / "client.pem", key=files / "client.key")
     config = folder / "cluster.toml"
     move_ports(config)
     with config.open("a") as file:
@@ -189,11 +196,16 @@ def test_nodes_are_started_one_by_one_from_the_files_of_init(tmp_path: Path, tra
         nodes = [NodeProcess(config, name, *(options if name != "cm-1" else [])) for name in names]
         try:
             ready = [node.wait_ready() for node in nodes]
-            url = f"antiphon://{ready[-1]['listen']['antiphon']}"
+            (scheme,) = ready[-1]["listen"]
+            assert scheme == ("antiphon" if mode == "off" else "antiphons")
+            url = f"{scheme}://{ready[-1]['listen'][scheme]}"
+            if mode == "mutual":
+                refused = antiphon("admin", "status", "--url", url, "--tls-ca", str(files / "ca.pem"))
+                assert refused.returncode == 1 and "asks for a certificate of the client" in refused.stderr
             if options:
-                send(url, "one", "two")
+                send(url, "one", "two", tls=tls)
             else:
-                assert receive(url, 2) == ["one", "two"]
+                assert receive(url, 2, tls) == ["one", "two"]
             assert [node.stop() for node in reversed(nodes)] == [0, 0, 0, 0]
         finally:
             for node in nodes:

@@ -1,7 +1,8 @@
 """`antiphon init`: writes the files of a cluster on several machines.
 
 `cluster.toml` is copied to every node; `cluster.key`, the key of their bus, goes to every node and to nobody
-else; `START` has the commands that start each node, the first time and later.
+else; `tls` has a CA, and certificates that it has signed for the client managers, to which clients connect
+with TLS; `START` has the commands that start each node, the first time and later.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,9 @@ LOOPBACK = "127.0.0.1"
 START = "START"
 DEFAULT_PORT = 7420
 BUS_PORT = 7430
+TLS_MODES = ("on", "off", "mutual")
+CA_FILE = "tls/ca.pem"
+CLIENT_FILE = "tls/client"
 
 
 def add_command(commands: Any) -> None:
@@ -49,17 +54,28 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--bus-port", type=port_option, default=BUS_PORT, help="of the first node on a machine (default 7430)"
     )
+    parser.add_argument(
+        "--tls",
+        choices=TLS_MODES,
+        default="on",
+        help="how clients connect: off without TLS, on with it; mutual: clients, too, need a certificate of "
+        "the CA, and there is one for them (default on)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from antiphon.cluster.topology import lay_out
+    from antiphon.cluster.topology import TlsMode, lay_out
+    from antiphon.runtime.authority import require_certificates
     from antiphon.runtime.cluster_data import CLUSTER_FILE, remote_sources, write_cluster
 
+    mode = TlsMode(arguments.tls)
+    if mode is not TlsMode.OFF:
+        require_certificates()
     hosts = dict(arguments.host)
     sources = remote_sources(lambda name: hosts.get(name, LOOPBACK), arguments.port, arguments.bus_port)
-    spec = lay_out(counts_of(arguments), sources)
+    spec = lay_out(replace(counts_of(arguments), tls=mode), sources)
     _check_hosts(spec, hosts)
     write_cluster(arguments.directory, spec)
     text = start_commands(spec)
@@ -68,7 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
         told = {
             "config": str(arguments.directory / CLUSTER_FILE),
             "key": str(arguments.directory / spec.key_file),
-            "url": f"antiphon://{','.join(spec.servers)}",
+            "url": spec.url,
+            "ca": str(arguments.directory / CA_FILE) if mode is not TlsMode.OFF else None,
             "nodes": [
                 {"name": one.name, "host": one.host, "first_start": _first(one), "start": _later(one)}
                 for one in spec.nodes
@@ -76,12 +93,15 @@ def run(arguments: argparse.Namespace) -> int:
         }
         print(json.dumps(told))
     else:
-        print(f"{arguments.directory} holds {CLUSTER_FILE}, {spec.key_file} and {START}:\n\n{text}", end="")
+        files = [CLUSTER_FILE, spec.key_file, *(["tls"] if mode is not TlsMode.OFF else []), START]
+        print(f"{arguments.directory} holds {', '.join(files[:-1])} and {files[-1]}:\n\n{text}", end="")
     return 0
 
 
 def start_commands(spec: ClusterSpec) -> str:
     """The contents of START: what to run on which machine."""
+    from antiphon.cluster.topology import TlsMode
+
     lines = [
         f"Copy cluster.toml and {spec.key_file} to a directory of each machine, the key readable by its",
         "owner only, move first-start/NAME of each node that is there to it, and start its nodes. The first",
@@ -91,13 +111,32 @@ def start_commands(spec: ClusterSpec) -> str:
     lines += _listed(spec, _first)
     lines += ["", "Every later time, also after a disk was lost:", ""]
     lines += _listed(spec, _later)
+    if spec.tls is not TlsMode.OFF:
+        lines += _about_certificates(spec, is_mutual=spec.tls is TlsMode.MUTUAL)
     if any(one.host != LOOPBACK for one in spec.client_managers):
-        lines += [
-            "",
-            "There are no users and there is no encryption for clients yet: every process that reaches",
-            f"these addresses may read and write everything: {', '.join(spec.servers)}",
-        ]
+        lines += ["", f"There are no users yet{_WHO_MAY[str(spec.tls)]} that reaches"]
+        lines += [f"these addresses may read and write everything: {', '.join(spec.servers)}"]
     return "\n".join(lines) + "\n"
+
+
+_WHO_MAY = {
+    "off": ", and clients connect without TLS: every process",
+    "on": ", and clients need no certificate: every process",
+    "mutual": ": every process with a certificate of the CA",
+}
+
+
+def _about_certificates(spec: ClusterSpec, *, is_mutual: bool) -> Iterator[str]:
+    yield from ("", "Clients connect with TLS. Move to the directory of each client manager, too:", "")
+    for node in spec.client_managers:
+        ca = f", and a copy of {spec.tls_client_ca}" if is_mutual else ""
+        yield f"    {node.name}: {node.tls_certificate} and {node.tls_key}{ca}"
+    yield from ("", f"Every client gets a copy of {CA_FILE}, by which it knows the servers:", "")
+    own = f" --tls-cert {CLIENT_FILE}.pem --tls-key {CLIENT_FILE}.key" if is_mutual else ""
+    yield f"    antiphon send queue:a hello --url {spec.url} \\"
+    yield f"        --tls-ca {CA_FILE}{own}"
+    yield ""
+    yield "Keep tls/ca.key away from all of these machines: who has it can pass for a server."
 
 
 def _first(node: NodeSpec) -> str:

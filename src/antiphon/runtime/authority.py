@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 CA_LIFETIME: Final = timedelta(days=3_650)
 LIFETIME: Final = timedelta(days=825)
+_NAME_MAX: Final = 64
+
 _CLOCKS: Final = timedelta(hours=1)
 """A certificate is valid from so long ago on: the clocks of clients may be behind."""
 
@@ -119,7 +121,7 @@ def _named(name: str) -> x509.Name:
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:_NAME_MAX])])
 
 
 def _alternatives(hosts: Iterable[str]) -> Iterable[x509.GeneralName]:

@@ -2,6 +2,7 @@
 
     cluster.toml    what the cluster is (`cluster/config_file.py`)
     cluster.key     the key of its bus
+    tls             certificates and keys for the connections of clients, where `antiphon init` made some
     nodes/NAME      the data directory of each node that has one
     first-start/NAME    the token with which a node formats its disk, until that is done
 
@@ -33,12 +34,14 @@ from antiphon.errors import DataDirectoryLocked, NodeError
 from antiphon.journal.format import SUPERBLOCK, checkpoint_numbers, segment_numbers
 from antiphon.journal.format import Settings as JournalSettings
 from antiphon.journal.journal import Journal
+from antiphon.runtime.authority import Authority
 from antiphon.runtime.disk import LOCK, FileDisk
 from antiphon.tls import ServerFiles
 from antiphon.transport.key_file import generate_key_file
 
 CLUSTER_FILE: Final = "cluster.toml"
 FIRST_STARTS: Final = "first-start"
+TLS_FOLDER: Final = "tls"
 _UNFINISHED: Final = "cluster.toml.unfinished"
 _FILE_BYTES_MAX: Final = 16 << 20
 _FILE_MODE: Final = 0o600
@@ -279,9 +282,24 @@ def write_cluster(folder: Path, spec: ClusterSpec) -> None:
         raise NodeError(f"there is a cluster in {folder} already; nothing was changed")
     # Ports that were counted up may have met.
     read(write(spec), "these options")
+    if spec.tls is not TlsMode.OFF:
+        _write_certificates(folder, spec)
     generate_key_file(folder / spec.key_file)
     write_tokens(path, spec)
     _write_durably(path, write(spec))
+
+
+def _write_certificates(folder: Path, spec: ClusterSpec) -> None:
+    """Write a new CA, and what it signs for each client manager; for clients, too, if they need it."""
+    authority = Authority(spec.name)
+    tls = folder / TLS_FOLDER
+    tls.mkdir(mode=0o700, exist_ok=True)
+    authority.write(tls)
+    for node in spec.client_managers:
+        hosts = (node.host, "localhost") if node.host == LOOPBACK else (node.host,)
+        authority.issue(tls, node.name, hosts)
+    if spec.tls is TlsMode.MUTUAL:
+        authority.issue(tls, "client", is_client=True)
 
 
 def _write_durably(path: Path, text: str) -> None:

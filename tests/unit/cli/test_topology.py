@@ -139,7 +139,7 @@ def test_init_writes_all_that_nodes_on_several_machines_need(
     told = init(tmp_path / "c", capsys, "--client-managers", "2", "--message-managers", "2", *words)
     spec = load_cluster(tmp_path / "c" / "cluster.toml")
     assert {node.name: node.host for node in spec.nodes} == hosts
-    assert told["url"] == "antiphon://10.0.0.1:7420,10.0.0.2:7420"
+    assert told["url"] == "antiphons://10.0.0.1:7420,10.0.0.2:7420"
     assert {one["name"]: one["host"] for one in told["nodes"]} == hosts
     starts = (tmp_path / "c" / "START").read_text()
     for one in told["nodes"]:
