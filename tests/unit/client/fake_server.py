@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -441,12 +442,13 @@ class Peer(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def serving(**options: Any) -> AsyncIterator[FakeServer]:
+async def serving(tls: ssl.SSLContext | None = None, **options: Any) -> AsyncIterator[FakeServer]:
     """A fake server, for as long as the block lasts."""
     server = FakeServer(**options)
-    listener = await asyncio.get_running_loop().create_server(lambda: Peer(server), "127.0.0.1", 0)
+    loop = asyncio.get_running_loop()
+    listener = await loop.create_server(lambda: Peer(server), "127.0.0.1", 0, ssl=tls)
     host, port = listener.sockets[0].getsockname()
-    server.url = f"antiphon://{host}:{port}"
+    server.url = f"{'antiphon' if tls is None else 'antiphons'}://{host}:{port}"
     try:
         yield server
     finally:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.cluster.config_file import digest, essential_keys, read, write
-from antiphon.cluster.topology import complaint_about_votes
+from antiphon.cluster.topology import TlsMode, complaint_about_votes
 from antiphon.errors import NodeError
 from tests.unit.cluster.clusters import a_cluster
 
@@ -51,6 +51,24 @@ def test_unusual_settings_are_written_and_read() -> None:
     )
     assert read(write(spec)) == spec
     assert spec.group_config("a").heartbeat_ms == 20
+
+
+@pytest.mark.parametrize("mode", TlsMode)
+def test_the_files_of_tls_are_written_and_read(mode: TlsMode) -> None:
+    spec = replace(SPEC, tls=mode)
+    assert read(write(spec)) == spec
+    named = replace(SPEC.nodes[0], tls_certificate="/etc/ssl/one.pem", tls_key="/etc/ssl/one.key")
+    moved = replace(spec, tls_client_ca="/etc/ssl/ca.pem", nodes=(named, *SPEC.nodes[1:]))
+    assert read(write(moved)) == moved
+    # Every client manager speaks TLS or none; where the files are is the business of each machine.
+    assert digest(moved) == digest(spec)
+    assert (digest(spec) == digest(SPEC)) is (mode is TlsMode.OFF)
+
+
+def test_a_cluster_without_tls_does_not_mention_it() -> None:
+    assert "tls" not in TEXT.partition("\n\n")[2]
+    assert SPEC.url == "antiphon://127.0.0.1:7420,127.0.0.1:7421"
+    assert replace(SPEC, tls=TlsMode.ON).url == "antiphons://127.0.0.1:7420,127.0.0.1:7421"
 
 
 def with_key(table: str, key: str, value: str) -> str:
@@ -109,6 +127,9 @@ def test_a_value_that_cannot_be_is_told_with_its_key(
     [
         ("version = 1", "version = ", "cluster.toml is no TOML: "),
         ("[nodes.cm-2]", "[nodes.cm-1]", "cluster.toml is no TOML: Cannot declare ('nodes', 'cm-1') twice"),
+        ("name = ", 'tls = "yes"\nname = ', "cluster.toml: tls: 'yes' is none of off, on, mutual"),
+        ("name = ", "tls = true\nname = ", "cluster.toml: tls: a text is needed, and this is true or false"),
+        ("rank = 1", "rank = 1\ntls_key = 'x'", "cluster.toml: nodes.mm-a-1.tls_key: there is no such key"),
         ("name = ", "nmae = ", "cluster.toml: nmae: there is no such key; did you mean name?"),
         ("nodes.cm-2", 'nodes."c.m"', "cluster.toml: nodes.c.m: 'c.m' is no name: letters"),
         ("[nodes.cm-1]", "[bus]\nheartbeat = 5\n[nodes.cm-1]", "cluster.toml: bus.heartbeat: there is no"),

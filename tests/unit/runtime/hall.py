@@ -127,6 +127,12 @@ class TlsPeer(Peer):
         self.tls.write(data)
         self.writer.write(self._outgoing.read())
 
+    def end(self) -> None:
+        """Say the end, and leave the socket open."""
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self.tls.unwrap()
+        self.writer.write(self._outgoing.read())
+
     async def read(self) -> bytes:
         while True:
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import ssl
 import stat
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from antiphon.cluster.config_file import write
-from antiphon.cluster.topology import ClusterSpec, Counts, lay_out
+from antiphon.cluster.topology import ClusterSpec, Counts, TlsMode, lay_out
 from antiphon.errors import DataDirectoryLocked, NodeError
 from antiphon.journal.journal import Journal
 from antiphon.runtime import cluster_data
@@ -30,6 +31,7 @@ from antiphon.runtime.cluster_data import (
     write_cluster,
 )
 from antiphon.runtime.disk import FileDisk
+from tests.certificates import certificates
 from tests.unit.cluster.clusters import a_cluster, sources
 
 COUNTS = Counts(client_managers=2, message_managers=2)
@@ -229,6 +231,35 @@ def test_a_cluster_of_several_machines_is_not_started_on_one(tmp_path: Path) -> 
     spec = lay_out(Counts(), sources(lambda name: {"cm-1": "10.0.0.1"}.get(name, "10.0.0.2")))
     with pytest.raises(NodeError, match=r"has nodes on 10\.0\.0\.1 and 10\.0\.0\.2: start each there"):
         cluster_data.check_local(tmp_path / CLUSTER_FILE, spec)
+
+
+def test_client_managers_are_told_their_certificates(tmp_path: Path) -> None:
+    spec = create_cluster(tmp_path, Counts(client_managers=2), 7420)
+    config = tmp_path / CLUSTER_FILE
+    made = certificates()
+    assert [cluster_data.tls_files(config, spec, node) for node in spec.nodes] == [None, None, None]
+    on = cluster_data.move_clients(config, spec, None, tls=made.server())
+    assert load_cluster(config) == on and on.tls is TlsMode.ON
+    assert [cluster_data.tls_files(config, on, node) for node in on.nodes] == [made.server()] * 2 + [None]
+    mutual = cluster_data.move_clients(config, on, None, tls=made.server(is_mutual=True))
+    assert load_cluster(config) == mutual and mutual.tls is TlsMode.MUTUAL
+    assert cluster_data.tls_files(config, mutual, mutual.nodes[0]) == made.server(is_mutual=True)
+    # Without an option everything stays.
+    assert cluster_data.move_clients(config, mutual, None) == mutual
+
+
+def test_certificates_lie_beside_the_file_if_nothing_else_is_said(tmp_path: Path) -> None:
+    spec = lay_out(Counts(tls=TlsMode.MUTUAL), sources())
+    cluster_data.write_cluster(tmp_path / "c", spec)
+    files = cluster_data.tls_files(tmp_path / "c" / CLUSTER_FILE, spec, spec.node("cm-1"))
+    assert files is not None and files.client_ca == tmp_path / "c" / "tls" / "ca.pem"
+    assert files.certificate == tmp_path / "c" / "tls" / "cm-1.pem"
+    assert files.context().current.verify_mode is ssl.CERT_REQUIRED
+    for key in (tmp_path / "c" / "tls").glob("*.key"):
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert {one.name for one in (tmp_path / "c" / "tls").iterdir()} == {
+        *("ca.pem", "ca.key", "cm-1.pem", "cm-1.key", "client.pem", "client.key")
+    }
 
 
 def test_client_managers_can_be_moved_to_other_ports(tmp_path: Path) -> None:
