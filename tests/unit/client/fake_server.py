@@ -79,6 +79,7 @@ class FakeServer:
     show: Callable[[Any], frames.ServerFrame | None] = lambda wish: None  # what is said to who reads ranges
     creations: list[frames.DestinationsCreate] | None = None  # unless None, they wait here for an answer
     peers: list[Peer] = field(default_factory=list)
+    has_tls: bool = False  # then a client that never gets through the handshake is no guest
     guests: set[Peer] = field(default_factory=set)  # whoever was accepted and is not gone
     is_over: bool = False
     ready: dict[int, deque[Row]] = field(default_factory=dict)
@@ -420,10 +421,12 @@ class Peer(asyncio.Protocol):
         self._server = server
         self._buffer = FrameBuffer(FRAME_BYTES_MAX)
         self.is_gone = False
-        server.guests.add(self)
+        if not server.has_tls:
+            server.guests.add(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self._server.guests.add(self)
         self._server.peers.append(self)
         if self._server.is_over:
             self.transport.abort()
@@ -444,7 +447,7 @@ class Peer(asyncio.Protocol):
 @asynccontextmanager
 async def serving(tls: ssl.SSLContext | None = None, **options: Any) -> AsyncIterator[FakeServer]:
     """A fake server, for as long as the block lasts."""
-    server = FakeServer(**options)
+    server = FakeServer(has_tls=tls is not None, **options)
     loop = asyncio.get_running_loop()
     listener = await loop.create_server(lambda: Peer(server), "127.0.0.1", 0, ssl=tls)
     host, port = listener.sockets[0].getsockname()
@@ -454,7 +457,8 @@ async def serving(tls: ssl.SSLContext | None = None, **options: Any) -> AsyncIte
     finally:
         # Nobody is accepted any more. A client that came back at the last moment has been, and is met before
         # the listener closes: asyncio would lose its socket.
-        asyncio.get_running_loop().remove_reader(listener.sockets[0].fileno())
+        if tls is None:
+            loop.remove_reader(listener.sockets[0].fileno())
         await asyncio.sleep(0)
         server.is_over = True
         server.drop()

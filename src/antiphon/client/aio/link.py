@@ -112,10 +112,10 @@ class ServerLine(asyncio.Protocol):
             async with asyncio.timeout(FAREWELL_S):
                 await asyncio.shield(self._gone)
         except TimeoutError:
-            self._transport.abort()
+            self.abort()
             await self._gone
         except asyncio.CancelledError:
-            self._transport.abort()
+            self.abort()
             raise
 
     def abort(self) -> None:
@@ -139,6 +139,8 @@ class ServerLine(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._gone.set_result(None)
+        # With TLS, asyncio's transport takes no calls any more.
+        self._transport = None
         self._link.line_lost(self, error)
 
 
