@@ -90,6 +90,7 @@ class ClusterProcess:
         options: Iterable[str] = (),
         has_faults: bool = True,
         failpoints: str = "",
+        tls: antiphon.Tls | None = None,
     ) -> None:
         """For `failpoints` of the nodes' first lives see that module."""
         self.data = folder / "data"
@@ -100,6 +101,7 @@ class ClusterProcess:
         self._size = ["--client-managers", str(client_managers), "--message-managers", str(message_managers)]
         self._size += ["--transport", transport, *options]
         self._failpoints = failpoints
+        self._tls = tls
         self._mounted: list[Path] = []
         self._up: subprocess.Popen[bytes] | None = None
         self.is_kept = False
@@ -187,7 +189,7 @@ class ClusterProcess:
 
     async def status(self) -> Status:
         """What the cluster says about itself, put together by a client manager that lives."""
-        async with antiphon.connect(self.url) as connection:
+        async with antiphon.connect(self.url, tls=self._tls) as connection:
             return await connection.admin().status()
 
     async def when(
@@ -248,7 +250,7 @@ class ClusterProcess:
         wanted = set(names or self.message_managers)
         deadline = time.monotonic() + within
         while True:
-            async with antiphon.connect(self.url) as connection:
+            async with antiphon.connect(self.url, tls=self._tls) as connection:
                 rows = [row for row in await connection.admin().digests() if row["name"] in wanted]
             channels = {row["channel"] for row in rows}
             if {row["name"] for row in rows} == wanted and all(
