@@ -113,6 +113,8 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._port.lost(self, error)
+        # With TLS the two name each other, and the collector of cycles seldom comes by.
+        self.transport = None
 
     # -- reading, and not reading ----------------------------------------------
 

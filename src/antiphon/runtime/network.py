@@ -17,6 +17,7 @@ With TLS (`tls_transport.py`) all of this holds as well.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -164,6 +165,8 @@ class ClientPort:
                 f"cannot listen on {host}:{port} for clients: {why}; "
                 "--port chooses another port, 0 any that is free"
             ) from error
+        if tls is None and not _is_loopback(host):
+            log.warning("clients connect to %s without TLS: others may read what they send", host)
         self._look_timer = self._loop.call_later(self.settings.heartbeat_s / 2, self._look_again)
 
     def _accept(self) -> asyncio.BaseProtocol:
@@ -449,6 +452,13 @@ class ClientPort:
             self.end(connection, SLOW, "a frame that has begun does not come to its end")
         elif connection.silent == _SILENT_PING:
             self._write(connection, [encode_frame(Ping(nonce=0))])
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _peer_of(transport: asyncio.Transport) -> str:

@@ -21,7 +21,9 @@ from antiphon.client_manager.effects import (
     WriteUnblocked,
 )
 from antiphon.errors import ProtocolError, VersionMismatch
+from antiphon.runtime.network import ClientPort
 from antiphon.wire.frames import Ask, Command, Goodbye, Ping, Pong, encode_frame
+from tests.certificates import certificates
 from tests.unit.runtime.hall import HELLO, LOOPS, Play, open_scene, run
 
 
@@ -337,6 +339,19 @@ def test_a_frame_that_crawls_is_not_waited_for(play: Play) -> None:
             assert [lost.conn for lost in stage.hall.of_kind(ConnectionLost)] == [1]
 
     play(scene())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+def test_a_plain_port_for_other_machines_is_warned_of(host: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        for tls in (None, certificates().server().context()):
+            port = ClientPort(lambda events: None)
+            await port.start(host, 0, tls)
+            await port.stop()
+
+    asyncio.run(scene())
+    assert ("0.0.0.0 without TLS" in caplog.text) is (host == "0.0.0.0")
+    assert len(caplog.records) == (host == "0.0.0.0")
 
 
 def test_stopping_says_goodbye_to_everybody(play: Play) -> None:

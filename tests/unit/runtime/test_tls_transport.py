@@ -4,10 +4,12 @@ with TLS, too."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import shutil
 import socket
 import ssl
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -264,6 +266,28 @@ def certificate_of(peer: Peer) -> bytes:
     found = peer.tls.getpeercert(binary_form=True)
     assert found is not None
     return found
+
+
+def test_a_connection_that_is_gone_leaves_nothing_behind_for_the_collector(play: Play) -> None:
+    async def scene() -> None:
+        async with open_scene() as stage:
+            peer, half = await stage.connect(), await raw_peer(stage)
+            half.send_bytes(hello_of(ClientTls(MADE.client())))
+            await half.reader.read(1)
+            left = [weakref.ref(stage.port._connections[conn].transport) for conn in (1, 2)]
+            gc.disable()
+            try:
+                for one in (peer, half):
+                    one.writer.close()
+                await stage.hall.heard(ConnectionLost, 2)
+                while stage.port.connection_count:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                assert [one() for one in left] == [None, None]
+            finally:
+                gc.enable()
+
+    play(scene())
 
 
 def test_steps_of_handshakes_are_done_in_turn_and_a_few_in_a_round() -> None:
