@@ -7,7 +7,7 @@ import shutil
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -184,16 +184,19 @@ def test_certificates_are_renewed_under_load_and_no_connection_is_lost(tmp_path:
             shutil.copy(MADE.folder / f"{name}.{suffix}", files / "new")
             (files / "new").rename(files / f"own.{suffix}")
 
-    async def until(is_so: object, what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not await asyncio.to_thread(is_so):  # type: ignore[arg-type]
-            assert time.monotonic() < deadline, f"not within {PATIENCE_SECONDS:g} s: {what}"
-            await asyncio.sleep(0.2)
-
     async def scene(server: Server) -> None:
         lost: list[str] = []
         sent = received = 0
         is_over = False
+        has_sent = asyncio.Event()
+
+        async def until(is_so: Callable[[], bool], what: str) -> None:
+            """Look each time when some more was sent."""
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while not await asyncio.to_thread(is_so):
+                assert time.monotonic() < deadline, f"not within {PATIENCE_SECONDS:g} s: {what}"
+                has_sent.clear()
+                await asyncio.wait_for(has_sent.wait(), PATIENCE_SECONDS)
 
         async def produce(connection: antiphon.Connection) -> None:
             nonlocal sent
@@ -201,6 +204,7 @@ def test_certificates_are_renewed_under_load_and_no_connection_is_lost(tmp_path:
             while not is_over:
                 await producer.send_many([b"x" * 1_000] * 20)
                 sent += 20
+                has_sent.set()
 
         async def consume(connection: antiphon.Connection) -> None:
             nonlocal received
