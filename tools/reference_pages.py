@@ -50,6 +50,9 @@ only on a terminal.
 |---|---|
 | `--url URL` | the address of the server, such as `antiphon://host:7420,other:7420`; if not given \
 `ANTIPHON_URL`, else `{DEFAULT_URL}` |
+| `--tls-ca FILE`, `--tls-cert FILE`, `--tls-key FILE` | for urls with `antiphons://`: the CA of the \
+servers' certificates, instead of those of this machine; the certificate of this client and its key, if the \
+servers ask for one. If not given `ANTIPHON_TLS_CA`, `ANTIPHON_TLS_CERT`, `ANTIPHON_TLS_KEY` |
 | `--json` | JSON instead of text for people |
 """
 
@@ -89,7 +92,12 @@ formats of fields are those of `src/antiphon/wire/layout.py` and of the rows in 
 """
 
 # Told once at the head of the page.
-_COMMON: Final = ("--url", "--json")
+_COMMON: Final = {
+    "--url": "where the server is",
+    "--json": "print JSON instead of text for people",
+    **dict.fromkeys(("--tls-ca", "--tls-cert", "--tls-key"), "for urls with antiphons://"),
+}
+"""With the beginning of their help: an option of the same name may be another one."""
 
 Parsers = dict[str, argparse.ArgumentParser]
 
@@ -167,13 +175,12 @@ def _sentence(words: str) -> str:
 
 def _is_shown(action: argparse.Action) -> bool:
     is_hidden = isinstance(action, argparse._HelpAction | argparse._SubParsersAction)
-    is_common = action.option_strings and action.option_strings[0] in _COMMON and not _is_own(action)
-    return not (is_hidden or is_common or action.help == argparse.SUPPRESS)
+    return not (is_hidden or _is_common(action) or action.help == argparse.SUPPRESS)
 
 
-def _is_own(action: argparse.Action) -> bool:
-    """Whether an option that has the name of a common one means something else here."""
-    return action.dest == "json" and action.help != "print JSON instead of text for people"
+def _is_common(action: argparse.Action) -> bool:
+    usual = _COMMON.get(action.option_strings[0]) if action.option_strings else None
+    return usual is not None and str(action.help).startswith(usual)
 
 
 def _name_of(action: argparse.Action) -> str:

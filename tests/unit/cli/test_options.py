@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from antiphon.cli.main import build_parser, main
+from antiphon.cli.options import tls_option
+from antiphon.tls import Tls
 
 
 @pytest.mark.parametrize(
@@ -45,3 +47,37 @@ def test_the_largest_possible_values_are_read() -> None:
     read = build_parser("admin").parse_args(create.split())
     assert (read.dedup_window, read.redelivery_delay, read.dead_to) == (604_800, 3_600, "_DMQ+expired")
     assert build_parser("up").parse_args(["up", "--port", "0"]).port == 0
+
+
+PLAIN, SECURE = "antiphon://h", "antiphons://h"
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "wanted"),
+    [
+        (f"--url {PLAIN}", {}, None),
+        (f"--url {SECURE}", {}, None),
+        (f"--url {SECURE}", {"ANTIPHON_TLS_CA": "e.pem"}, Tls(ca="e.pem")),
+        # The environment of a shell is for all urls, an option is for this one.
+        (f"--url {PLAIN}", {"ANTIPHON_TLS_CA": "e.pem"}, None),
+        (f"--url {PLAIN} --tls-ca o.pem", {}, Tls(ca="o.pem")),
+        (
+            f"--url {SECURE} --tls-ca o.pem",
+            {"ANTIPHON_TLS_CA": "e.pem", "ANTIPHON_TLS_CERT": "e.crt", "ANTIPHON_TLS_KEY": "e.key"},
+            Tls(ca="o.pem", certificate="e.crt", key="e.key"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["send queue:a x", "receive queue:a", "admin status", "bench"])
+def test_the_files_of_tls_come_from_options_and_the_environment(
+    command: str,
+    words: str,
+    environment: dict[str, str],
+    wanted: Tls | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for variable in ("ANTIPHON_TLS_CA", "ANTIPHON_TLS_CERT", "ANTIPHON_TLS_KEY"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, text in environment.items():
+        monkeypatch.setenv(variable, text)
+    assert tls_option(build_parser().parse_args([*command.split(), *words.split()])) == wanted

@@ -149,6 +149,29 @@ def test_init_writes_all_that_nodes_on_several_machines_need(
     assert "may read and write everything" in starts
 
 
+@pytest.mark.parametrize("mode", ["on", "mutual", "off"])
+def test_init_says_who_needs_which_certificate(
+    mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "c"
+    hosts = ["--host=cm-1=10.0.0.1", "--host=mm-a-1=10.0.0.2"]
+    told = init(folder, capsys, *hosts, "--tls", mode)
+    starts = (folder / "START").read_text()
+    assert load_cluster(folder / "cluster.toml").tls == mode
+    if mode == "off":
+        assert (told["url"], told["ca"]) == ("antiphon://10.0.0.1:7420", None)
+        assert "tls" not in starts and not (folder / "tls").exists()
+        return
+    assert (told["url"], told["ca"]) == ("antiphons://10.0.0.1:7420", str(folder / "tls" / "ca.pem"))
+    is_mutual = mode == "mutual"
+    assert ("cm-1: tls/cm-1.pem and tls/cm-1.key, and a copy of tls/ca.pem" in starts) is is_mutual
+    assert ("--tls-cert tls/client.pem --tls-key tls/client.key" in starts) is is_mutual
+    assert "antiphon send queue:a hello --url antiphons://10.0.0.1:7420 \\" in starts
+    for file in ("ca.pem", "cm-1.pem", "cm-1.key"):
+        assert f"tls/{file}" in starts and (folder / "tls" / file).exists()
+    assert "may read and write everything" in starts
+
+
 def test_nodes_of_one_machine_have_ports_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -213,7 +213,7 @@ class ClientLink:
             ClientLink, user=user, password=password, client_id="", reconnect_s=reconnect_s, tls=tls
         )
         self._tls = tls
-        self._untrusted: dict[Server, TlsFailed] = {}
+        self._untrusted: set[Server] = set()
         """The servers whose last attempt failed by their certificate, or by ours."""
         self.error: AntiphonError | None = None
         self.loop = asyncio.get_running_loop()
@@ -386,7 +386,7 @@ class ClientLink:
         route = self._route
         server, at_ns = route.next()
         await asyncio.sleep(max(0, at_ns - clock.now_ns()) / 1e9)
-        self._untrusted.pop(server, None)
+        self._untrusted.discard(server)
         try:
             await self.reach(server, ATTEMPT_S)
             self._untrusted.clear()
@@ -394,7 +394,7 @@ class ClientLink:
         except (AccessDenied, ClientIdInUse):
             raise
         except TlsFailed as error:
-            self._untrusted[server] = error
+            self._untrusted.add(server)
             reason = error.text
         except TimeoutError:
             reason = f"no answer within {ATTEMPT_S:g} s"
