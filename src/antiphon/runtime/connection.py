@@ -22,7 +22,7 @@ UNREAD = 2
 NEXT_ROUND = 4
 """The peer has had its turn in this round of the event loop."""
 TLS_TURN = 8
-"""The peer's handshake waits for its turn."""
+"""The peer's handshake, or its many small records, wait for their turn."""
 
 
 class ClientConnection(asyncio.Protocol):
@@ -132,7 +132,7 @@ class ClientConnection(asyncio.Protocol):
         if not before or self._holds or self.transport is None or self.transport.is_closing():
             return
         self.transport.resume_reading()
-        if self._is_behind and not self.is_over:
+        if self._is_behind and not self._holds and not self.is_over:
             self._take(b"")
 
     def listen_to_nothing(self) -> None:

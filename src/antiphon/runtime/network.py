@@ -42,7 +42,7 @@ from antiphon.errors import NodeError
 from antiphon.runtime.connection import MANAGER_SAYS, NEXT_ROUND, UNREAD, ClientConnection
 from antiphon.runtime.limits import Arrivals, KeptBytes, connections_possible
 from antiphon.runtime.refusals import RefusalLog
-from antiphon.runtime.tls_transport import HandshakeTurns, TlsTransport
+from antiphon.runtime.tls_transport import TlsTransport, TlsTurns
 from antiphon.tls import TlsContext
 from antiphon.wire.frames import Goodbye, Ping, encode_frame
 from antiphon.wire.primitives import Buffer
@@ -154,7 +154,7 @@ class ClientPort:
     async def start(self, host: str, port: int, tls: TlsContext | None = None) -> None:
         self._connections_max = connections_possible(self.settings.connections_max)
         self._tls = tls
-        make = self._accept if tls is None else partial(self._accept_tls, tls, HandshakeTurns(self._loop))
+        make = self._accept if tls is None else partial(self._accept_tls, tls, TlsTurns(self._loop))
         try:
             self._server = await self._loop.create_server(
                 make, host, port, reuse_address=True, backlog=_BACKLOG
@@ -172,7 +172,7 @@ class ClientPort:
     def _accept(self) -> asyncio.BaseProtocol:
         return ClientConnection(self)
 
-    def _accept_tls(self, tls: TlsContext, turns: HandshakeTurns) -> asyncio.BaseProtocol:
+    def _accept_tls(self, tls: TlsContext, turns: TlsTurns) -> asyncio.BaseProtocol:
         return TlsTransport(ClientConnection(self), tls, turns)
 
     @property

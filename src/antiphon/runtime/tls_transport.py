@@ -3,13 +3,14 @@
 TTR1  A connection is opened at the port with its socket, before the handshake: it counts among those that
       have not greeted, and has the same time for handshake and greeting together.
 TTR2  A handshake costs bounded memory, and computes in turns: however many clients come at once, a round of
-      the event loop has no more than a few steps of handshakes.
+      the event loop has no more than a few steps of handshakes. A client that sends many tiny records has its
+      turns among them.
 TTR3  A client that fails the handshake hears why: by an alert of TLS, or, if the client speaks no TLS, by a
       Goodbye without it.
 TTR4  The marks of the write buffer hold for the encrypted bytes, and a connection that is not read from is
       not decrypted either.
 
-asyncio's own TLS tells of a connection after its handshake only, and cannot answer who speaks none.
+asyncio's own TLS tells of a connection after its handshake only, and cannot answer a client without TLS.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
     from antiphon.wire.primitives import Buffer
 
 STEPS_PER_ROUND = 4
-"""A step is a fifth of a millisecond with elliptic curves, one or two with RSA."""
+"""A step of a handshake is a fifth of a millisecond with elliptic curves, one or two with RSA."""
+
+RECORDS_PER_STEP = 256
+"""With records of 1 KiB this is all that one reading of the socket brings; it takes half a millisecond."""
 
 NO_TLS = "this port speaks TLS and the client does not: its url must begin with antiphons://"
 
@@ -35,8 +39,8 @@ _HEAD_BYTES = 3
 _READ_BYTES = 1 << 14  # of one record of TLS, at most
 
 
-class HandshakeTurns:
-    """The steps of handshakes that wait, a few of which are done in each round of the event loop."""
+class TlsTurns:
+    """The steps that wait, a few of which are done in each round of the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -58,7 +62,7 @@ class HandshakeTurns:
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
     """The protocol of the socket's transport, and the transport of the connection."""
 
-    def __init__(self, connection: ClientConnection, context: TlsContext, turns: HandshakeTurns) -> None:
+    def __init__(self, connection: ClientConnection, context: TlsContext, turns: TlsTurns) -> None:
         super().__init__()
         self._connection = connection
         self._context = context
@@ -67,10 +71,12 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._head = b""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        # Made with the first bytes: who says nothing costs nothing.
+        # Made with the first bytes: a client that says nothing costs no memory of OpenSSL.
         self._tls: ssl.SSLObject | None = None
         self._is_secure = False
         self._is_plain = False
+        # What has come is not decrypted to its end.
+        self._has_more = False
 
     # -- what the socket's transport tells --------------------------------------
 
@@ -84,7 +90,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             return
         if self._is_secure:
             self._incoming.write(data)
-            self._read()
+            self._read_some()
             return
         self._head = (self._head + data[:_HEAD_BYTES])[:_HEAD_BYTES]
         if not begins_handshake(self._head):
@@ -92,9 +98,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._connection.fail_tls(NO_TLS)
             return
         self._incoming.write(data)
-        # More is read after the step, so that a client in line costs no more than one reading.
-        self._connection.hold(TLS_TURN)
-        self._turns.enter(self._shake)
+        self._wait(self._shake)
 
     def pause_writing(self) -> None:
         self._connection.pause_writing()
@@ -122,21 +126,33 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._fail(error)
             return
         self._flush()
-        if self._is_secure:
-            self._read()
+        # The greeting may have come with the end of the handshake.
+        self._has_more = self._is_secure
+        self._go_on()
+
+    def _wait(self, step: Callable[[], None]) -> None:
+        """Take a step when it is this client's turn, and read no more of the socket before."""
+        self._connection.hold(TLS_TURN)
+        self._turns.enter(step)
+
+    def _go_on(self) -> None:
+        """Have the connection read on, unless there are other reasons not to."""
         self._connection.release(TLS_TURN)
 
-    def _read(self) -> None:
-        """Give the connection everything that can be decrypted."""
+    def _read_some(self) -> None:
+        """Decrypt so many records for the connection."""
         assert self._tls is not None, "nothing was encrypted yet"
         pieces: list[bytes] = []
         has_ended = False
         try:
-            while piece := self._tls.read(_READ_BYTES):
-                pieces.append(piece)
-            has_ended = True
+            while len(pieces) < RECORDS_PER_STEP and not has_ended:
+                if piece := self._tls.read(_READ_BYTES):
+                    pieces.append(piece)
+                else:
+                    has_ended = True
+            self._has_more = not has_ended
         except ssl.SSLWantReadError:
-            pass
+            self._has_more = False
         except ssl.SSLError as error:
             self._fail(error)
             return
@@ -146,6 +162,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._connection.data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         if has_ended:
             self.close()
+        elif self._has_more:
+            self._wait(self._go_on)
 
     def _encrypt(self, data: Buffer) -> None:
         assert self._tls is not None, "nothing is encrypted before the handshake"
@@ -163,7 +181,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     def _fail(self, error: ssl.SSLError) -> None:
         # OpenSSL has written an alert, and writes nothing after that.
         self._flush()
-        self._is_secure = False
+        self._is_secure = self._has_more = False
         self._connection.fail_tls(client_failure(error))
 
     def _say_end(self) -> None:
@@ -211,6 +229,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     def resume_reading(self) -> None:
         self._socket.resume_reading()
+        if self._has_more and not self._connection.is_over:
+            self._read_some()
 
     def get_write_buffer_size(self) -> int:
         return self._socket.get_write_buffer_size()

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.client_manager.effects import CloseConnection, ConnectionLost, ConnectionOpened
+from antiphon.client_manager.effects import CloseConnection, ConnectionLost, ConnectionOpened, FramesReceived
 from antiphon.errors import TlsFailed
-from antiphon.runtime.tls_transport import STEPS_PER_ROUND, HandshakeTurns
+from antiphon.runtime.tls_transport import RECORDS_PER_STEP, STEPS_PER_ROUND, TlsTurns
 from antiphon.tls import ClientTls, ServerFiles
 from antiphon.wire.frames import Ping, encode_frame
 from tests.certificates import certificates
@@ -181,6 +181,32 @@ def test_what_is_sent_and_received_is_not_changed(play: Play) -> None:
     play(scene())
 
 
+def test_many_tiny_records_are_taken_in_turns_and_none_is_lost(play: Play) -> None:
+    async def scene() -> None:
+        async with open_scene() as stage:
+            peer, other = await stage.connect(), await stage.connect()
+            data = b"".join(encode_frame(Ping(nonce=nonce)) for nonce in range(400))
+            for at in range(len(data)):
+                # A record for each byte.
+                peer.send_bytes(data[at : at + 1])
+            await peer.writer.drain()
+            other.send(Ping(nonce=7))
+            await stage.hall.until(lambda: len(stage.hall.frames(1)) == 401)
+            assert [frame.nonce for frame in stage.hall.frames(1)[1:]] == list(range(400))
+            sizes = [len(event.frames) for event in stage.hall.of_kind(FramesReceived)]
+            assert max(sizes) <= RECORDS_PER_STEP // len(encode_frame(Ping(nonce=0))) + 1
+            await stage.hall.until(lambda: stage.hall.frames(2)[-1:] == [Ping(nonce=7)])
+            # The end behind them is seen, too.
+            for _ in range(3 * RECORDS_PER_STEP):
+                peer.send_bytes(encode_frame(Ping(nonce=9)))
+            assert isinstance(peer, TlsPeer)
+            peer.end()
+            await stage.hall.heard(ConnectionLost)
+            assert len(stage.hall.frames(1)) == 401 + 3 * RECORDS_PER_STEP
+
+    play(scene())
+
+
 def test_the_end_is_said_in_tls_so_that_nobody_can_feign_it(play: Play) -> None:
     async def scene() -> None:
         async with open_scene() as stage:
@@ -293,7 +319,7 @@ def test_a_connection_that_is_gone_leaves_nothing_behind_for_the_collector(play:
 def test_steps_of_handshakes_are_done_in_turn_and_a_few_in_a_round() -> None:
     async def scene() -> None:
         loop = asyncio.get_running_loop()
-        turns, done, rounds = HandshakeTurns(loop), [], []
+        turns, done, rounds = TlsTurns(loop), [], []
 
         def step(number: int) -> Callable[[], None]:
             return lambda: done.append(number)
