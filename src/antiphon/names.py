@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple, cast
 
@@ -17,6 +18,9 @@ NAME_BYTES_MAX: Final = 255
 
 DEAD_QUEUE_NAME: Final = "queue:_DMQ"
 """The queue of dead messages: every channel has a part of it."""
+
+CHANNELS_MAX: Final = 64
+"""The most channels of one destination."""
 
 TEMPORARY: Final = "_TEMP"
 """How the names of temporary destinations begin: `queue:_TEMP.a.4711` lives in channel `a`, under id 4711."""
@@ -56,6 +60,25 @@ class DestinationName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
+
+
+def spell_channels(channels: Sequence[str]) -> str:
+    """How a placement and a part's setting name the channels of a destination, in their order."""
+    return ",".join(channels)
+
+
+def read_channels(placement: str) -> tuple[str, ...]:
+    """The channels of a destination; of a spanning destination they are several.
+
+    >>> read_channels("a,b")
+    ('a', 'b')
+    """
+    return tuple(placement.split(","))
+
+
+def spans(placement: str | None) -> bool:
+    """Has the destination with this placement a part in each of several channels?"""
+    return placement is not None and "," in placement
 
 
 def is_reserved(name: str) -> bool:

@@ -9,12 +9,17 @@ by an ordered PLACE in the system channel, and made by an ordered CREATE in its 
 
     name  ->  placement  ->  (PLACE)  ->  the destination itself  ->  (CREATE)  ->  id
 
+A spanning destination has a part in each of several channels, which its placement lists. Its name is answered
+with these channels, and each part is opened by itself.
+
 What it promises
     DST1  All requests for a missing name share one CREATE and its answer; each other settings have one more.
     DST2  Two client managers never make one name twice: the second is told the first one's channel and id.
     DST3  A remembered name may be out of date, and is asked for anew before a request is refused or a
           destination is made because of it.
-    DST4  No request waits for ever for a channel without a quorum: existing destinations are still found, a
+    DST4  The parts of a spanning destination have the settings of its first part: the first part is made
+          before the others, and a missing part that is opened is made with them.
+    DST5  No request waits for ever for a channel without a quorum: existing destinations are still found, a
           creation is refused after a while. An ordered creation may happen all the same.
 
 What it leaves to others
@@ -25,8 +30,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from antiphon.bus.messages import Advertised
 from antiphon.client_manager.asking import Answer, Asking
@@ -39,11 +44,15 @@ from antiphon.client_manager.session import AS_IT_IS, Creation, SessionLane
 from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.errors import DestinationUnavailable, InvalidName
 from antiphon.names import (
+    CHANNELS_MAX,
     DEAD_QUEUE_NAME,
     TEMPORARY,
     DestinationName,
     channel_of_temporary,
     parse_destination,
+    read_channels,
+    spans,
+    spell_channels,
 )
 from antiphon.wire.commands import (
     CommandKind,
@@ -67,13 +76,22 @@ _NS_PER_MS = 1_000_000
 
 
 class Destination(NamedTuple):
+    """A destination in its channel, or a part of a spanning destination.
+
+    A spanning destination as a whole has neither id nor channel, only `channels`.
+    """
+
     id: int
     channel: str
     settings_version: int
+    channels: tuple[str, ...] = ()
 
 
 NOT_MADE_YET = 0
 """In place of an id: the answer to a client that asks where its next temporary destination is to be."""
+
+Asked: TypeAlias = Literal["placement", "destination", "first"]
+"""A question: for the placement of a name, for the destination in its channel, or for its first part."""
 
 
 class Waiter(NamedTuple):
@@ -92,10 +110,18 @@ class Search:
 
     creation: Creation
     waiters: list[Waiter]
-    asked: Literal["placement", "destination"] = "placement"
-    """The last question: for the placement of the name, or for the destination itself."""
+    asked: Asked = "placement"
+    """The last question."""
+    placement: str = ""
+    """The placement of the name, also before it is ordered."""
     channel: str = ""
-    """The channel of the destination, also before it is made."""
+    """The channel in which the destination, or the wanted part, is looked for."""
+    settings: str | None = None
+    """The settings of the first part, once they are known: the wanted part is made with them."""
+    left: list[str] = field(default_factory=list)
+    """The channels in which the destination, or its parts, are still to be made."""
+    made_in: str = ""
+    """The channel of the last CREATE."""
     is_certain: bool = False
     """Did the system channel say so, or is it only remembered (DST3)?"""
     ordered_in: str = ""
@@ -126,8 +152,9 @@ class DestinationService:
         self._asks_first = False
         self._lanes = {channel: SessionLane(channel, None) for channel in channels}
         self.loads = Loads(channels)
-        self._by_name: dict[str, Destination] = {}
-        self._names: dict[tuple[str, int], str] = {}
+        # By name, and by the channel of a part.
+        self._known: dict[tuple[str, str], Destination] = {}
+        self._names: dict[tuple[str, int], tuple[str, str]] = {}
         self._placed: dict[str, str] = {}
         self._searches: dict[Creation, Search] = {}
         # When the waiters for an ordered command are told that it takes too long.
@@ -147,11 +174,13 @@ class DestinationService:
             self._open_temporary(parsed, waiter)
             return
         name = str(parsed)
-        known = self._by_name.get(name)
+        if channel and channel not in self._channels:
+            raise Refusal(REFUSED, f"there is no channel {channel[:80]!r}")
+        known = self._known.get((name, channel))
         if known is not None:
             self._found(waiter, known)
         else:
-            self._search(Creation(name, AS_IT_IS if may_create else None), waiter)
+            self._search(Creation(name, AS_IT_IS if may_create else None, channel), waiter)
 
     def _open_part(self, name: str, waiter: Waiter, channel: str, *, may_create: bool) -> None:
         """Find a channel's part of a queue of the system, which has no placement."""
@@ -178,26 +207,30 @@ class DestinationService:
 
     def create(self, text: str, settings: str, waiter: Waiter) -> None:
         """Make a destination; its channel judges the settings of an existing one."""
-        self._create(text, *_take_channel(settings), waiter)
+        self._create(text, *_take_place(settings), waiter)
 
     def create_many(self, connection: Connection, wish: DestinationsCreate) -> None:
         """Make destinations with the same settings, each as if it were asked for alone."""
-        settings, channel = _take_channel(wish.settings)
+        settings, place, channels = _take_place(wish.settings)
         bulk = BulkCreation(connection, wish)
         for at, text in enumerate(wish.names):
             try:
-                self._create(text, settings, channel, Waiter(connection, wish.request, 0, bulk, at))
+                self._create(text, settings, place, channels, Waiter(connection, wish.request, 0, bulk, at))
             except Refusal as refusal:
                 bulk.refused(self._outbox, at, refusal.code, refusal.text)
 
-    def _create(self, text: str, settings: str, channel: str, waiter: Waiter) -> None:
+    def _create(self, text: str, settings: str, place: str, channels: int, waiter: Waiter) -> None:
         parsed = _parse(text)
         if not parsed.can_be_chosen:
             raise Refusal(InvalidName.code, _not_to_choose(text))
         name = str(parsed)
-        if channel and channel not in self._channels:
-            raise Refusal(REFUSED, f"{name} cannot be made: there is no channel {channel[:80]!r}")
-        self._search(Creation(name, settings, channel), waiter)
+        for channel in read_channels(place) if place else ():
+            if channel not in self._channels:
+                raise Refusal(REFUSED, f"{name} cannot be made: there is no channel {channel[:80]!r}")
+        if channels > len(self._channels):
+            there = f"{len(self._channels)} channel{'s' if len(self._channels) > 1 else ''}"
+            raise Refusal(REFUSED, f"{name} cannot be made in {channels} channels: there is {there}")
+        self._search(Creation(name, settings, place, channels), waiter)
 
     def served(self, channel: str, *, is_served: bool) -> None:
         self.loads.served(channel, is_served=is_served)
@@ -237,9 +270,10 @@ class DestinationService:
         search.is_certain = True
         self._ask(search, self._system, "placement")
 
-    def _ask(self, search: Search, channel: str, question: Literal["placement", "destination"]) -> None:
+    def _ask(self, search: Search, channel: str, question: Asked) -> None:
         search.asked = question
-        self._asking.look_up(channel, {"question": question, "name": search.creation.name}, search)
+        asked = "destination" if question == "first" else question
+        self._asking.look_up(channel, {"question": asked, "name": search.creation.name}, search)
 
     def told(self, search: Search, answer: Answer | None) -> None:
         """A channel has answered, or has not in time."""
@@ -260,37 +294,61 @@ class DestinationService:
             self._place(search)
 
     def _place(self, search: Search) -> None:
-        search.channel = search.creation.channel or self.loads.place()
-        place = PlaceDestination(name=search.creation.name, channel=search.channel)
+        creation = search.creation
+        if creation.channels > 1 and not creation.channel:
+            search.placement = spell_channels(self.loads.place_several(creation.channels))
+        else:
+            search.placement = creation.channel or self.loads.place()
+        place = PlaceDestination(name=creation.name, channel=search.placement)
         self._order(search, self._system, place)
 
     def _on_placed(self, search: Search, outcomes: Sequence[Outcome]) -> None:
         if not outcomes:
-            self.remember_place(search.creation.name, search.channel)
+            self.remember_place(search.creation.name, search.placement)
             self._make(search)
         elif outcomes[0].code == OutcomeCode.EXISTS:
             self._enter(search, outcomes[0].text)
         else:
             self._fail(search, REFUSED, outcomes[0].text)
 
-    def _enter(self, search: Search, channel: str) -> None:
-        """The destination lives in this channel, if anywhere."""
+    def _enter(self, search: Search, placement: str) -> None:
+        """The destination lives in this channel, or in these, if anywhere."""
         creation = search.creation
-        search.channel = channel
-        if channel not in self._channels or creation.channel not in ("", channel):
+        search.placement, search.settings = placement, None
+        channels = read_channels(placement)
+        if not self._fits(creation, channels):
             if search.is_certain:
-                self._fail(search, REFUSED, f"{creation.name} has its place in channel {channel}")
+                self._fail(search, REFUSED, f"{creation.name} has its place in {_in_words(channels)}")
             else:
                 self._ask_placement(search)
-        elif creation.is_met_by_any:
-            self._ask(search, channel, "destination")
-        else:
+        elif not creation.is_met_by_any:
             self._make(search)
+        elif len(channels) > 1 and not creation.channel:
+            self._place_is(search)
+            self._finish(search, Destination(0, "", SETTINGS_VERSION, channels))
+        else:
+            search.channel = creation.channel or placement
+            self._ask(search, search.channel, "destination")
+
+    def _fits(self, creation: Creation, channels: tuple[str, ...]) -> bool:
+        """Are these the channels that the request is about?"""
+        if not all(channel in self._channels for channel in channels):
+            return False
+        if creation.channels and creation.channels != len(channels):
+            return False
+        if creation.is_met_by_any:
+            return creation.channel in ("", *channels)
+        return creation.channel in ("", spell_channels(channels))
 
     def _on_looked_up(self, search: Search, answer: Answer | None) -> None:
         name = search.creation.name
+        is_first = search.asked == "first"
         if answer is None:
-            self._fail(search, DestinationUnavailable.code, _silent(search.channel, name))
+            channel = read_channels(search.placement)[0] if is_first else search.channel
+            self._fail(search, DestinationUnavailable.code, _silent(channel, name))
+        elif is_first and "destination" in answer:
+            search.settings = answer["settings"]
+            self._make(search)
         elif "destination" in answer:
             self._place_is(search)
             version = answer.get("settings_version", SETTINGS_VERSION)
@@ -298,27 +356,57 @@ class DestinationService:
         elif not search.is_certain:
             self._placed.pop(name, None)
             self._ask_placement(search)
+        elif (
+            not is_first and spans(search.placement) and not search.placement.startswith(f"{search.channel},")
+        ):
+            self._ask(search, read_channels(search.placement)[0], "first")
         elif search.creation.settings is None:
             self._fail(search, UNKNOWN, _unknown(name))
         else:
             self._make(search)
 
+    def _is_later_part(self, search: Search) -> bool:
+        """Is the wanted part one that is not made before the first part?"""
+        return spans(search.placement) and search.channel != read_channels(search.placement)[0]
+
     def _make(self, search: Search) -> None:
+        """Make the destination; of a spanning one the wanted part or all, the first part first (DST4)."""
+        creation, channels = search.creation, read_channels(search.placement)
+        if search.settings is not None:
+            search.left = [search.channel]
+        elif creation.is_met_by_any:
+            search.left = [channels[0]]
+        else:
+            search.left = list(channels)
+        self._make_next(search)
+
+    def _make_next(self, search: Search) -> None:
         if not search.waiters:
             # The search took so long that all waiters were refused.
             del self._searches[search.creation]
             return
         kind, _, name = search.creation.name.partition(":")
-        settings = search.creation.settings
-        assert settings is not None, "a destination is made that was only to be found"
-        create = CreateDestination(kind=KIND_CODES[kind], name=name, settings=settings or DEFAULTS)
-        self._order(search, search.channel, create)
+        settings = search.settings
+        if settings is None:
+            assert search.creation.settings is not None, "a destination is made that was only to be found"
+            settings = _as_part(search.creation.settings or DEFAULTS, search.placement)
+        search.made_in = search.left.pop(0)
+        create = CreateDestination(kind=KIND_CODES[kind], name=name, settings=settings)
+        self._order(search, search.made_in, create)
 
     def _on_created(self, search: Search, sequence: int, outcomes: Sequence[Outcome]) -> None:
         if not outcomes or outcomes[0].code == OutcomeCode.DUPLICATE:
-            id = outcomes[0].original if outcomes else sequence
             self._place_is(search)
-            self._finish(search, Destination(id, search.channel, SETTINGS_VERSION), is_new=not outcomes)
+            channels, is_new = read_channels(search.placement), not outcomes
+            if search.left:
+                self._make_next(search)
+            elif len(channels) > 1 and not search.creation.is_met_by_any:
+                self._finish(search, Destination(0, "", SETTINGS_VERSION, channels), is_new=is_new)
+            elif search.channel not in ("", search.made_in):
+                self._ask(search, search.made_in, "first")
+            else:
+                id = outcomes[0].original if outcomes else sequence
+                self._finish(search, Destination(id, search.made_in, SETTINGS_VERSION), is_new=is_new)
         elif outcomes[0].code == OutcomeCode.EXISTS:
             # The system channel itself: the name was freed and given to another channel meanwhile.
             self._enter(search, outcomes[0].text)
@@ -345,7 +433,7 @@ class DestinationService:
         return next(iter(self._deadlines.values()), None)
 
     def keep_time(self, now_ns: int) -> None:
-        """Refuse the requests that have waited for too long (DST4)."""
+        """Refuse the requests that have waited for too long (DST5)."""
         for creation, deadline_ns in list(self._deadlines.items()):
             if deadline_ns > now_ns:
                 break
@@ -361,23 +449,24 @@ class DestinationService:
         del self._searches[search.creation]
         name = search.creation.name
         if _has_placement(name):
-            self._remember(name, found)
+            self._remember((name, found.channel if spans(search.placement) else ""), found)
         for waiter in search.waiters:
             if waiter.bulk is None:
                 self._found(waiter, found)
             else:
                 waiter.bulk.found(self._outbox, waiter.at, is_new=is_new)
 
-    def _remember(self, name: str, found: Destination) -> None:
-        former = self._by_name.pop(name, None)
+    def _remember(self, key: tuple[str, str], found: Destination) -> None:
+        self._forget(self._known.pop(key, None))
+        self._known[key] = found
+        if not found.channels:
+            self._names[found.channel, found.id] = key
+        if len(self._known) > self._kept_max:
+            self._forget(self._known.pop(next(iter(self._known))))
+
+    def _forget(self, former: Destination | None) -> None:
         if former is not None:
             self._names.pop((former.channel, former.id), None)
-        self._by_name[name] = found
-        self._names[found.channel, found.id] = name
-        if len(self._by_name) > self._kept_max:
-            oldest = next(iter(self._by_name))
-            forgotten = self._by_name.pop(oldest)
-            self._names.pop((forgotten.channel, forgotten.id), None)
 
     def _fail(self, search: Search, code: str, text: str) -> None:
         del self._searches[search.creation]
@@ -404,14 +493,14 @@ class DestinationService:
 
     def _place_is(self, search: Search) -> None:
         if len(self._channels) > 1 and _has_placement(search.creation.name):
-            self.remember_place(search.creation.name, search.channel)
+            self.remember_place(search.creation.name, search.placement)
 
     def retire(self, channel: str, destination: int) -> None:
         """The destination is gone: its name may be given to another, its id never is."""
-        name = self._names.pop((channel, destination), None)
-        known = self._by_name.get(name) if name is not None else None
-        if name is not None and known is not None and (known.channel, known.id) == (channel, destination):
-            del self._by_name[name]
+        key = self._names.pop((channel, destination), None)
+        known = self._known.get(key) if key is not None else None
+        if key is not None and known is not None and (known.channel, known.id) == (channel, destination):
+            del self._known[key]
 
 
 def _parse(text: str) -> DestinationName:
@@ -440,18 +529,61 @@ def _not_to_choose(name: str) -> str:
     return f"{name}: names that begin with _ are the system's own"
 
 
-def _take_channel(settings: str) -> tuple[str, str]:
-    """The settings without their `channel`, and that channel; the fold refuses unreadable ones."""
+def _take_place(settings: str) -> tuple[str, str, int]:
+    """The settings without `channel` and `channels`, the wanted placement, and the wanted number of channels.
+
+    The fold refuses unreadable settings.
+    """
     try:
         given: Any = json.loads(settings or DEFAULTS)
     except (ValueError, RecursionError):
-        return settings, ""
-    if not isinstance(given, dict) or "channel" not in given:
-        return settings or DEFAULTS, ""
-    channel = given.pop("channel")
-    if not isinstance(channel, str) or not channel:
-        raise Refusal(REFUSED, "the channel of a destination is the name of one")
-    return json.dumps(given, sort_keys=True), channel
+        return settings, "", 0
+    if not isinstance(given, dict) or not given.keys() & {"channel", "channels"}:
+        return settings or DEFAULTS, "", 0
+    if given.keys() >= {"channel", "channels"}:
+        raise Refusal(REFUSED, "a destination has a channel, or channels: not both")
+    place, count = "", 0
+    if "channel" in given:
+        place = given.pop("channel")
+        if not isinstance(place, str) or not place or spans(place):
+            raise Refusal(REFUSED, "the channel of a destination is the name of one")
+    else:
+        channels = given.pop("channels")
+        if isinstance(channels, int) and not isinstance(channels, bool) and channels > 0:
+            count = channels
+        elif _are_channels(channels):
+            place, count = spell_channels(channels), len(channels)
+        else:
+            raise Refusal(REFUSED, "the channels of a destination are a number of them, or a list of names")
+        if given.get("exclusive") and count > 1:
+            # Said before the name has its place.
+            raise Refusal(REFUSED, "an exclusive queue lives in one channel")
+    return json.dumps(given, sort_keys=True), place, count
+
+
+def _are_channels(given: object) -> bool:
+    """Is this a list of different names?"""
+    if not isinstance(given, list) or not 0 < len(given) <= CHANNELS_MAX:
+        return False
+    names = [one for one in given if isinstance(one, str) and one and "," not in one]
+    return len(set(names)) == len(given)
+
+
+def _as_part(settings: str, placement: str) -> str:
+    """The settings of the parts of a destination with this placement."""
+    if not spans(placement):
+        return settings
+    try:
+        given: Any = json.loads(settings)
+    except (ValueError, RecursionError):
+        return settings  # the fold refuses them
+    if not isinstance(given, dict):
+        return settings
+    return json.dumps({**given, "channels": placement}, sort_keys=True)
+
+
+def _in_words(channels: Sequence[str]) -> str:
+    return f"channel {channels[0]}" if len(channels) == 1 else f"channels {', '.join(channels)}"
 
 
 def _unknown(name: str) -> str:

@@ -34,6 +34,13 @@ class Loads:
         self._added[channel] += DESTINATION_LOAD
         return channel
 
+    def place_several(self, count: int) -> tuple[str, ...]:
+        """The channels for a new spanning destination, each of which has a part of the load."""
+        channels = sorted(self._loads, key=self._rank)[:count]
+        for channel in channels:
+            self._added[channel] += DESTINATION_LOAD
+        return tuple(channels)
+
     def _rank(self, channel: str) -> tuple[bool, int, str]:
         load = self._loads[channel]
         # A destination of a channel without a primary would wait.

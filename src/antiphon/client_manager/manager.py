@@ -529,8 +529,13 @@ class ClientManager:
             destination=found.id,
             settings_version=found.settings_version,
             channel=found.channel,
+            channels=found.channels,
         )
-        self._answer_within(waiter, found.channel, opened)
+        if found.channels:
+            if not waiter.connection.is_over:
+                self._outbox.answer(waiter.connection, waiter.request, opened)
+        else:
+            self._answer_within(waiter, found.channel, opened)
 
     def _answer_within(
         self, waiter: Waiter, channel: str, answer: frames.DestinationOpened | frames.SubscriptionFound

@@ -53,12 +53,14 @@ AS_IT_IS = ""
 class Creation(NamedTuple):
     """A destination that a client wants to exist with these settings (JSON), or only to be found.
 
-    With a `channel`, the destination must be there and nowhere else.
+    With a `channel`, the destination must be there and nowhere else; of a spanning destination that is to be
+    found, its part there is wanted. With `channels`, it must be in so many.
     """
 
     name: str
     settings: str | None
     channel: str = ""
+    channels: int = 0
 
     @property
     def is_met_by_any(self) -> bool:

@@ -45,14 +45,17 @@ class SubscriptionFinder:
 
     def find(self, client_id: str, wish: SubscriptionFind, waiter: Waiter) -> None:
         """Find a subscription of a client id, in whichever channel it is."""
-        hunt = Hunt(waiter, wish.name, wish.ends, set(self._channels))
+        if wish.channel and wish.channel not in self._channels:
+            raise Refusal(NO_SUBSCRIPTION, f"there is no channel {wish.channel[:80]!r}")
+        channels = (wish.channel,) if wish.channel else self._channels
+        hunt = Hunt(waiter, wish.name, wish.ends, set(channels))
         question = {
             "question": "subscription",
             "client_id": client_id,
             "name": wish.name,
             "durable": wish.durable,
         }
-        for channel in self._channels:
+        for channel in channels:
             self._asking.look_up(channel, question, hunt)
 
     def told(self, hunt: Hunt, channel: str, answer: Answer | None) -> SubscriptionFound | Refusal | None:
@@ -85,6 +88,8 @@ class SubscriptionFinder:
             subscription=answer["subscription"],
             destination=answer["destination"],
             channel=channel,
+            topic=answer["topic"],
+            channels=tuple(answer["channels"]),
         )
 
     def _is_used(self, answer: Answer, channel: str) -> bool:

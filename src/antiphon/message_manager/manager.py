@@ -61,6 +61,7 @@ from antiphon.message_manager.reading import BatchReader
 from antiphon.message_manager.settings import MessageManagerSettings
 from antiphon.message_manager.state.channel_state import ChannelState, Store
 from antiphon.message_manager.state.destinations.directory import Destination
+from antiphon.message_manager.state.destinations.settings import channels_of
 from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.message_manager.state.sessions import NOBODY
 from antiphon.wire.primitives import Buffer
@@ -513,6 +514,7 @@ class MessageManager:
             "name": found.name,
             "channel": self.channel,
             "settings_version": found.settings_version,
+            "settings": found.settings,
         }
 
     def find_subscription(self, client_id: str, name: str, *, is_durable: bool) -> dict[str, Any] | None:
@@ -529,6 +531,8 @@ class MessageManager:
             "subscription": found.id,
             "destination": found.destination,
             "channel": self.channel,
+            "topic": found.topic.name,
+            "channels": channels_of(found.topic.settings),
             "consumers": consumers,
             "locked": found.id in self.state.locks,
         }

@@ -551,7 +551,8 @@ class SkipMessages(AnnotatedPayload):
 class PlaceDestination(AnnotatedPayload):
     """Place a destination of this name in this channel; ordered in the system channel only.
 
-    A name that has a placement keeps it: EXISTS, and the text of the outcome is the channel.
+    A name that has a placement keeps it: EXISTS, and the text of the outcome is the channel. A spanning
+    destination has a list of channels, such as `a,b`.
     """
 
     name: Text

@@ -45,7 +45,7 @@ from antiphon.wire.transaction_frames import TransactionCommit as TransactionCom
 from antiphon.wire.transaction_frames import TransactionDecided as TransactionDecided
 
 MAGIC = b"ANTI"
-PROTOCOL_VERSION = 12
+PROTOCOL_VERSION = 13
 
 _HEAD = struct.Struct("<IB")
 _TEXT_LENGTH = struct.Struct("<H")
@@ -244,8 +244,9 @@ class DestinationOpen:
 
     With a `session`, the answer comes when the destination's channel knows the session: only then can the
     client tell an expired session from one that the channel never heard of. A queue of the system is in every
-    channel: a `channel` names one. `queue:_TEMP` or `topic:_TEMP` asks for the channel in which the session
-    is to make a temporary destination: the answer has no id.
+    channel, and a spanning destination in several: a `channel` asks for the part that is there. `queue:_TEMP`
+    or `topic:_TEMP` asks for the channel in which the session is to make a temporary destination: the answer
+    has no id.
     """
 
     request: U32
@@ -257,12 +258,16 @@ class DestinationOpen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationOpened:
-    """The place of a destination: commands to it go to `channel`."""
+    """The place of a destination: commands to it go to `channel`.
+
+    A spanning destination has `channels` instead, and a part in each of them, which is opened by itself.
+    """
 
     request: U32
     destination: U64
     settings_version: U32
     channel: Text
+    channels: Texts = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +286,7 @@ class DestinationCreate:
 class SubscriptionFind:
     """Find a subscription of this client id by its name; `ends` refuses one that has a consumer.
 
-    It is `durable`, or else a shared one.
+    It is `durable`, or else a shared one. With a `channel`, only that one is asked.
     """
 
     request: U32
@@ -289,16 +294,22 @@ class SubscriptionFind:
     name: Text
     durable: Bool = True
     ends: Bool = False
+    channel: Text = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionFound:
-    """The place of a subscription: commands about it go to `channel`."""
+    """The place of a subscription: commands about it go to `channel`.
+
+    `topic` is the name of its topic. One to a spanning topic has a part in each of its `channels`.
+    """
 
     request: U32
     subscription: U64
     destination: U64
     channel: Text
+    topic: Text
+    channels: Texts = ()
 
 
 # Commands and their confirmation.

@@ -256,7 +256,11 @@ class FakeServer:
                 )
             case frames.SubscriptionFind():
                 return frames.SubscriptionFound(
-                    request=frame.request, subscription=77, destination=1, channel=CHANNEL
+                    request=frame.request,
+                    subscription=77,
+                    destination=1,
+                    channel=CHANNEL,
+                    topic="topic:prices",
                 )
         return frames.DestinationOpened(
             request=frame.request,

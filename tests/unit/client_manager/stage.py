@@ -61,6 +61,10 @@ RUN = 7  # the number of our PRODUCER_OPEN, after which our stream is named
 T = TypeVar("T")
 
 
+OF_TOPIC = {"topic": "topic:prices", "channels": []}
+"""What a channel's answer about a subscription says of its topic."""
+
+
 class Stage:
     """Everything a test says to the manager goes through here, and everything it answers is kept."""
 
@@ -76,6 +80,8 @@ class Stage:
         self.directory: dict[str, int] = {"queue:known": KNOWN}
         self.subscriptions: dict[tuple[str, str], dict[str, Any]] = {}
         self.placements: dict[str, str] = {}
+        # The parts of spanning destinations, by channel and name: id and settings.
+        self.spans: dict[tuple[str, str], tuple[int, str]] = {}
         self.sessions: dict[str, dict[str, Any]] = {}
         self.asked: list[dict[str, Any]] = []
         self.silent: set[str] = set()  # channels whose replicas answer no question
@@ -116,6 +122,9 @@ class Stage:
                 return {} if place is None else {"channel": place}
             case "session":
                 return self.sessions.get(asked["session"], {})
+        if (channel, asked["name"]) in self.spans:
+            part, settings = self.spans[channel, asked["name"]]
+            return {"destination": part, "channel": channel, "settings": settings}
         id = self.directory.get(asked["name"])
         if id is None or self.placements.get(asked["name"], CHANNEL) != channel:
             return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import pytest
@@ -20,7 +21,7 @@ from antiphon.wire.commands import (
     decode_payload,
     iterate_commands,
 )
-from tests.unit.client_manager.stage import CHANNEL, KNOWN, Stage, kinds, publish
+from tests.unit.client_manager.stage import CHANNEL, KNOWN, OF_TOPIC, Stage, kinds, publish
 
 
 def destination_open(request: int, name: str, create: bool = True) -> frames.DestinationOpen:
@@ -398,6 +399,175 @@ def test_equal_ids_of_two_channels_are_two_destinations() -> None:
     assert [asked["name"] for asked in stage.asked] == ["queue:x"]
 
 
+# -- spanning destinations -------------------------------------------------------------------
+
+SPAN = "queue:orders"
+AS_PART = '{"channels": "a,b"}'
+
+
+def create_spanning(channels: object, **settings: object) -> frames.DestinationCreate:
+    wish = json.dumps({"channels": channels, **settings}, sort_keys=True)
+    return frames.DestinationCreate(request=1, name=SPAN, settings=wish)
+
+
+def refused(stage: Stage) -> list[str]:
+    return [failed.text for failed in stage.heard_of(frames.Failed)]
+
+
+def part_open(request: int, channel: str, create: bool = True) -> frames.DestinationOpen:
+    return frames.DestinationOpen(request=request, name=SPAN, create=create, channel=channel)
+
+
+@pytest.mark.parametrize(
+    ("wish", "placement"), [(2, "b,c"), (["b", "a"], "b,a"), (["c", "a", "b"], "c,a,b"), (3, "b,c,a")]
+)
+def test_a_spanning_destination_is_placed_first_and_its_parts_are_made_in_order(
+    wish: object, placement: str
+) -> None:
+    stage = clustered()
+    stage.tell(LoadChanged(900), channel="a")
+    for channel in "bc":
+        stage.tell(LoadChanged(500), channel=channel)
+    stage.say(1, create_spanning(wish, redelivery_limit=3))
+    assert ordered(stage) == [("a", PlaceDestination(name=SPAN, channel=placement))]
+    stage.confirm()
+    settings = json.dumps({"channels": placement, "redelivery_limit": 3})
+    create = CreateDestination(kind=1, name="orders", settings=settings)
+    for channel in placement.split(","):
+        assert ordered(stage) == [(channel, create)]
+        assert opened(stage) == []
+        stage.confirm()
+    (found,) = stage.heard_of(frames.DestinationOpened)
+    assert (found.destination, found.channel, found.channels) == (0, "", tuple(placement.split(",")))
+
+
+@pytest.mark.parametrize("channels", [1, ["c"]])
+def test_a_destination_of_one_channel_is_an_ordinary_one(channels: object) -> None:
+    stage = clustered()
+    stage.say(1, create_spanning(channels))
+    ((_, place),) = ordered(stage)
+    assert isinstance(place, PlaceDestination)
+    stage.confirm()
+    assert ordered(stage) == [(place.channel, CreateDestination(kind=1, name="orders", settings="{}"))]
+    stage.confirm()
+    assert opened(stage) == [(1, 101, place.channel)]
+
+
+@pytest.mark.parametrize(
+    ("wish", "text"),
+    [
+        ({"channels": 4}, "cannot be made in 4 channels: there is 3 channels"),
+        ({"channels": ["a", "x"]}, "there is no channel 'x'"),
+        ({"channels": ["a", "a"]}, "are a number of them, or a list of names"),
+        ({"channels": []}, "are a number of them, or a list of names"),
+        ({"channels": True}, "are a number of them, or a list of names"),
+        ({"channels": "a,b"}, "are a number of them, or a list of names"),
+        ({"channels": 0}, "are a number of them, or a list of names"),
+        ({"channels": 2, "channel": "a"}, "not both"),
+        ({"channels": 2, "exclusive": True}, "an exclusive queue lives in one channel"),
+        ({"channel": "a,b"}, "is the name of one"),
+    ],
+)
+def test_channels_that_cannot_be_are_refused_before_anything_is_ordered(
+    wish: dict[str, object], text: str
+) -> None:
+    stage = clustered()
+    stage.say(1, frames.DestinationCreate(request=1, name=SPAN, settings=json.dumps(wish)))
+    (said,) = refused(stage)
+    assert text in said
+    assert stage.submitted == []
+
+
+@pytest.mark.parametrize("wish", [3, 1, ["b", "a"], ["a", "c"], ["a"]])
+def test_a_name_keeps_its_channels(wish: object) -> None:
+    stage = clustered()
+    stage.placements[SPAN] = "a,b"
+    stage.say(1, create_spanning(wish))
+    stage.confirm(Outcome(0, 1, OutcomeCode.EXISTS, 0, "a,b"))
+    assert refused(stage) == [f"{SPAN} has its place in channels a, b"]
+    assert stage.submitted == []
+
+
+@pytest.mark.parametrize("wish", [{"channels": 2}, {"channels": ["a", "b"]}, {}])
+def test_to_make_a_spanning_destination_again_makes_the_parts_that_are_missing(
+    wish: dict[str, object],
+) -> None:
+    """The client manager that made it died behind the first part."""
+    stage = clustered()
+    stage.placements[SPAN] = "a,b"
+    stage.say(1, frames.DestinationCreate(request=1, name=SPAN, settings=json.dumps(wish)))
+    stage.confirm(Outcome(0, 1, OutcomeCode.EXISTS, 0, "a,b"))
+    create = CreateDestination(kind=1, name="orders", settings=AS_PART)
+    assert ordered(stage) == [("a", create)]
+    stage.confirm(Outcome(0, 1, OutcomeCode.DUPLICATE, 33))
+    assert ordered(stage) == [("b", create)]
+    stage.confirm()
+    assert stage.heard_of(frames.DestinationOpened)[0].channels == ("a", "b")
+
+
+def test_a_spanning_name_is_answered_with_its_channels_and_each_part_is_found_by_itself() -> None:
+    stage = clustered()
+    stage.placements[SPAN] = "b,c"
+    stage.spans = {("b", SPAN): (33, "{}"), ("c", SPAN): (44, "{}")}
+    stage.say(1, destination_open(1, SPAN, create=False))
+    assert stage.heard_of(frames.DestinationOpened)[0].channels == ("b", "c")
+    stage.say(1, part_open(2, "c"), part_open(3, "b", create=False))
+    assert sorted(opened(stage)[1:]) == [(2, 44, "c"), (3, 33, "b")]
+    asked = len(stage.asked)
+    stage.say(1, destination_open(4, SPAN), part_open(5, "c"))
+    assert len(stage.asked) == asked, "what is known is not asked for"
+    stage.say(1, part_open(6, "a"))
+    assert refused(stage) == [f"{SPAN} has its place in channels b, c"]
+    stage.say(1, part_open(7, "x"))
+    assert refused(stage)[1:] == ["there is no channel 'x'"]
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_missing_part_is_made_with_the_settings_of_the_first(create: bool) -> None:
+    stage = clustered()
+    stage.placements[SPAN] = "a,b"
+    settings = '{"channels":"a,b","redelivery_limit":3}'
+    stage.spans = {("a", SPAN): (33, settings)}
+    stage.say(1, part_open(1, "b", create=create))
+    assert ordered(stage) == [("b", CreateDestination(kind=1, name="orders", settings=settings))]
+    stage.confirm()
+    assert opened(stage) == [(1, 100, "b")]
+
+
+def test_a_part_behind_the_first_is_not_made_before_it() -> None:
+    """Another client may be making the first part, with settings of its own."""
+    stage = clustered()
+    stage.placements[SPAN] = "a,b"
+    stage.say(1, part_open(1, "b"))
+    assert ordered(stage) == [("a", CreateDestination(kind=1, name="orders", settings=AS_PART))]
+    settings = '{"channels":"a,b","redelivery_limit":3}'
+    stage.spans = {("a", SPAN): (33, settings)}
+    stage.confirm(Outcome(0, 1, OutcomeCode.DUPLICATE, 33))
+    assert ordered(stage) == [("b", CreateDestination(kind=1, name="orders", settings=settings))]
+    stage.confirm()
+    assert opened(stage) == [(1, 101, "b")]
+
+
+@pytest.mark.parametrize("channel", ["a", "b"])
+def test_a_spanning_destination_without_any_part_is_not_made_unasked(channel: str) -> None:
+    stage = clustered()
+    stage.placements[SPAN] = "a,b"
+    stage.say(1, part_open(1, channel, create=False))
+    assert refused(stage) == [f"there is no destination {SPAN}"]
+
+
+def test_a_part_that_was_deleted_is_asked_for_anew() -> None:
+    stage = clustered()
+    stage.placements[SPAN] = "a,b"
+    stage.spans = {("a", SPAN): (33, AS_PART), ("b", SPAN): (44, AS_PART)}
+    stage.say(1, part_open(1, "b"))
+    assert opened(stage) == [(1, 44, "b")]
+    stage.spans["b", SPAN] = (55, AS_PART)
+    stage.manager._retire("b", 44)
+    stage.say(1, part_open(2, "b"))
+    assert opened(stage)[1:] == [(2, 55, "b")]
+
+
 # -- durable subscriptions -----------------------------------------------------------------
 
 
@@ -408,7 +578,14 @@ def find(session: int, request: int = 9) -> frames.SubscriptionFind:
 def test_a_durable_subscription_is_looked_for_in_all_channels() -> None:
     stage = clustered()
     session = stage.open_session()
-    there = {"subscription": 77, "destination": 5, "channel": "c", "consumers": [], "locked": False}
+    there = {
+        "subscription": 77,
+        "destination": 5,
+        **OF_TOPIC,
+        "channel": "c",
+        "consumers": [],
+        "locked": False,
+    }
     stage.subscriptions["", "audit"] = there
     stage.say(1, find(session))
     stage.confirm_all()
@@ -424,6 +601,7 @@ def test_a_subscription_that_is_found_is_not_kept_back_by_a_silent_channel() -> 
     stage.subscriptions["", "audit"] = {
         "subscription": 7,
         "destination": 5,
+        **OF_TOPIC,
         "channel": "c",
         "consumers": [],
         "locked": False,
@@ -453,6 +631,7 @@ def test_whether_a_subscription_is_in_use_only_the_primary_knows() -> None:
     stage.subscriptions["", "audit"] = {
         "subscription": 7,
         "destination": 5,
+        **OF_TOPIC,
         "channel": "c",
         "consumers": None,
     }

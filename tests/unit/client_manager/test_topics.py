@@ -23,7 +23,7 @@ from antiphon.wire.commands import (
     Unsubscribe,
     iterate_commands,
 )
-from tests.unit.client_manager.stage import KNOWN, Stage, command, kinds
+from tests.unit.client_manager.stage import KNOWN, OF_TOPIC, Stage, command, kinds
 
 
 def staged(client_id: str = "desk") -> tuple[Stage, int]:
@@ -155,12 +155,21 @@ def find(session: int, name: str = "audit", *, ends: bool = True) -> frames.Subs
 
 def test_a_durable_subscription_is_found_by_name_and_client_id() -> None:
     stage, session = staged()
-    there = {"subscription": 77, "destination": KNOWN, "channel": "a", "consumers": [], "locked": False}
+    there = {
+        "subscription": 77,
+        "destination": KNOWN,
+        **OF_TOPIC,
+        "channel": "a",
+        "consumers": [],
+        "locked": False,
+    }
     stage.subscriptions["desk", "audit"] = there
     stage.say(1, find(session))
     stage.confirm_all()  # the channel must know the session that will unsubscribe
     (found,) = stage.heard_of(frames.SubscriptionFound)
-    assert found == frames.SubscriptionFound(request=9, subscription=77, destination=KNOWN, channel="a")
+    assert found == frames.SubscriptionFound(
+        request=9, subscription=77, destination=KNOWN, channel="a", topic="topic:prices"
+    )
     stage.connect(2, client_id="lab")
     stage.say(2, find(stage.open_session(2)))
     (failed,) = stage.heard_of(frames.Failed, 2)
@@ -170,7 +179,14 @@ def test_a_durable_subscription_is_found_by_name_and_client_id() -> None:
 @pytest.mark.parametrize("use", [{"consumers": [[2, 5]]}, {"locked": True}], ids=str)
 def test_a_subscription_that_is_used_is_found_but_not_to_be_ended(use: dict[str, Any]) -> None:
     stage, session = staged()
-    there = {"subscription": 77, "destination": KNOWN, "channel": "a", "consumers": [], "locked": False}
+    there = {
+        "subscription": 77,
+        "destination": KNOWN,
+        **OF_TOPIC,
+        "channel": "a",
+        "consumers": [],
+        "locked": False,
+    }
     stage.subscriptions["desk", "audit"] = there | use
     stage.say(1, find(session))
     (failed,) = stage.heard_of(frames.Failed)
@@ -183,7 +199,7 @@ def test_a_subscription_that_is_used_is_found_but_not_to_be_ended(use: dict[str,
 def test_a_consumer_that_the_primary_is_told_to_detach_does_not_count() -> None:
     stage, session = staged()
     key = open_consumer(stage, session, 1, 77)
-    there = {"subscription": 77, "destination": KNOWN, "channel": "a", "locked": False}
+    there = {"subscription": 77, "destination": KNOWN, **OF_TOPIC, "channel": "a", "locked": False}
     stage.subscriptions["desk", "audit"] = there | {"consumers": [[1, key]]}
     stage.say(1, find(session))
     assert [failed.code for failed in stage.heard_of(frames.Failed)] == ["subscription.in_use"]

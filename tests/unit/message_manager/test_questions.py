@@ -45,6 +45,7 @@ def test_destinations_subscriptions_and_sessions_are_found() -> None:
         "name": "queue:orders",
         "channel": "main",
         "settings_version": 1,
+        "settings": channel.manager.state.directory.named("queue:orders").settings,
     }
     assert answers[2] == {}
     assert (answers[3]["subscription"], answers[3]["destination"]) == (subscription, topic)

@@ -89,7 +89,7 @@ BYTES: list[tuple[Frame, int, bytes]] = [
     (
         Hello(user="eva", password="pw", client_id="desk", connection=9, generation=2),
         1,
-        b"ANTI\x0c\x00" + b"\x03\0eva" + b"\x02\0pw" + b"\x04\0desk" + u128(9) + u32(2),
+        b"ANTI\x0d\x00" + b"\x03\0eva" + b"\x02\0pw" + b"\x04\0desk" + u128(9) + u32(2),
     ),
     (
         Welcome(
@@ -102,7 +102,7 @@ BYTES: list[tuple[Frame, int, bytes]] = [
             sure_ms=125,
         ),
         2,
-        b"ANTI\x0c\x00"
+        b"ANTI\x0d\x00"
         + b"\x01\x00"
         + b"\x01\0c"
         + u32(2)
@@ -176,9 +176,9 @@ BYTES: list[tuple[Frame, int, bytes]] = [
         u32(3) + b"\x07\0queue:q" + b"\x01" + u128(9) + b"\1\0b",
     ),
     (
-        DestinationOpened(request=3, destination=5, settings_version=6, channel="main"),
+        DestinationOpened(request=3, destination=5, settings_version=6, channel="main", channels=("a", "b")),
         33,
-        u32(3) + u64(5) + u32(6) + b"\x04\0main",
+        u32(3) + u64(5) + u32(6) + b"\x04\0main" + u32(2) + b"\1\0a" + b"\1\0b",
     ),
     (
         DestinationCreate(request=3, name="topic:t", settings="{}"),
@@ -196,14 +196,21 @@ BYTES: list[tuple[Frame, int, bytes]] = [
         u32(3) + u32(16) + u64(0) + u64(2) + u32(1) + u32(4) + b"\x01\0x" + b"\x03\0why",
     ),
     (
-        SubscriptionFind(request=3, session=9, name="audit", durable=False, ends=True),
+        SubscriptionFind(request=3, session=9, name="audit", durable=False, ends=True, channel="b"),
         36,
-        u32(3) + u128(9) + b"\x05\0audit" + b"\x00\x01",
+        u32(3) + u128(9) + b"\x05\0audit" + b"\x00\x01" + b"\1\0b",
     ),
     (
-        SubscriptionFound(request=3, subscription=5, destination=6, channel="main"),
+        SubscriptionFound(
+            request=3,
+            subscription=5,
+            destination=6,
+            channel="main",
+            topic="topic:prices",
+            channels=("a", "b"),
+        ),
         37,
-        u32(3) + u64(5) + u64(6) + b"\x04\0main",
+        u32(3) + u64(5) + u64(6) + b"\x04\0main" + b"\x0c\0topic:prices" + u32(2) + b"\1\0a" + b"\1\0b",
     ),
     (Command(channel="main", command=b"bytes"), 48, b"\x04\0main" + b"bytes"),
     (
@@ -412,10 +419,10 @@ def test_an_unknown_type_is_refused(kind: int) -> None:
 
 
 def test_a_greeting_of_another_version_is_told_apart_before_the_rest_is_read() -> None:
-    with pytest.raises(VersionMismatch, match=r"speaks version 13 .* we speak 12"):
-        decode_frame(1, b"ANTI\x0d\x00\xff\xff and nothing else that we could know")
+    with pytest.raises(VersionMismatch, match=r"speaks version 14 .* we speak 13"):
+        decode_frame(1, b"ANTI\x0e\x00\xff\xff and nothing else that we could know")
     with pytest.raises(VersionMismatch):
-        decode_frame(2, b"ANTI\x0d\x00")
+        decode_frame(2, b"ANTI\x0e\x00")
     with pytest.raises(VersionMismatch):
         decode_frame(1, payload_of(Hello(version=PROTOCOL_VERSION + 1, user="", password="", client_id="")))
 

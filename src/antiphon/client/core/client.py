@@ -223,11 +223,22 @@ class ClientCore:
         )
 
     def find_subscription(
-        self, session: SessionCore, name: str, *, durable: bool = True, ends: bool = False
+        self,
+        session: SessionCore,
+        name: str,
+        *,
+        durable: bool = True,
+        ends: bool = False,
+        channel: str = "",
     ) -> int:
         return self._ask(
             frames.SubscriptionFind(
-                request=self._next_number(), session=session.session, name=name, durable=durable, ends=ends
+                request=self._next_number(),
+                session=session.session,
+                name=name,
+                durable=durable,
+                ends=ends,
+                channel=channel,
             )
         )
 
@@ -461,6 +472,8 @@ class ClientCore:
                     return self.sureness.told(session, consumer)
             case frames.Done() if session is not None:
                 self._note_done(session, request)
+            case frames.DestinationOpened(channel="") if session is not None:
+                pass  # a spanning destination: the session is made known where its parts are
             case frames.DestinationOpened() | frames.SubscriptionFound() if session is not None:
                 session.note_known(frame.channel)
         if request.is_abandoned or request.is_own:

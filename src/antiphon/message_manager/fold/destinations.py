@@ -21,6 +21,7 @@ from antiphon.message_manager.state.destinations.directory import KIND_NAMES, KI
 from antiphon.message_manager.state.destinations.queue import Queue
 from antiphon.message_manager.state.destinations.settings import (
     DEAD_QUEUE_SETTINGS,
+    check_together,
     complete,
     difference,
     read_settings,
@@ -29,7 +30,7 @@ from antiphon.message_manager.state.destinations.settings import (
 from antiphon.message_manager.state.destinations.subscription import Subscription
 from antiphon.message_manager.state.destinations.temporaries import TEMPORARIES_MAX
 from antiphon.message_manager.state.destinations.topic import Topic
-from antiphon.names import DEAD_QUEUE_NAME, parse_destination
+from antiphon.names import DEAD_QUEUE_NAME, parse_destination, read_channels, spans
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import (
     AlterDestination,
@@ -61,11 +62,12 @@ def create(channel: Channel, turn: Turn, wish: CreateDestination) -> Verdict | N
         return Verdict(REFUSED, text=f"{name}: names that begin with _ are the system's own")
     known = directory.named(name)
     placed = channel.state.placements.get(name)
-    if known is None and placed is not None and placed != channel.name:
+    if known is None and placed is not None and channel.name not in read_channels(placed):
         return Verdict(EXISTS, text=placed)
     try:
         if known is None:
             is_dead_queue = name == DEAD_QUEUE_NAME
+            _check_part(channel, wish)
             settings = DEAD_QUEUE_SETTINGS if is_dead_queue else wish.settings
             made = directory.create(turn.sequence, wish.kind, name, settings)
             channel.state.holds.destination_made(made)
@@ -78,6 +80,13 @@ def create(channel: Channel, turn: Turn, wish: CreateDestination) -> Verdict | N
     if other is None:
         return Verdict(DUPLICATE, known.id)
     return Verdict(REFUSED, text=f"{name} exists, and {other}")
+
+
+def _check_part(channel: Channel, wish: CreateDestination) -> None:
+    """Raises DestinationError if this is a part of a destination that has none in this channel."""
+    spelled = read_settings(wish.settings, is_topic=wish.kind == KIND_TOPIC).get("channels")
+    if spelled is not None and channel.name not in read_channels(spelled):
+        raise DestinationError(f"channel {channel.name} is none of its channels {spelled}")
 
 
 def _other_setting(there: Destination, wish: CreateDestination) -> str | None:
@@ -129,7 +138,9 @@ def _remove(channel: Channel, gone: Destination, number: int, why: str) -> None:
     state.directory.delete(gone, number)
     state.holds.destination_deleted(gone.id, number)
     state.known_ids.deleted(gone.id)
-    state.placements.free(gone.name)
+    if not spans(state.placements.get(gone.name)):
+        # The other parts of a spanning destination may still be there: its name keeps its channels.
+        state.placements.free(gone.name)
     if channel.primary is not None:
         channel.primary.delivery.destination_deleted(gone.id, why)
 
@@ -158,6 +169,12 @@ def alter(channel: Channel, turn: Turn, wish: AlterDestination) -> Verdict | Non
     except DestinationError as error:
         return Verdict(REFUSED, text=f"{there.name}: {error.text}")
     before = complete(read_settings(there.settings, is_topic=is_topic), is_topic=is_topic)
+    if wanted.get("channels", before.get("channels")) != before.get("channels"):
+        return Verdict(REFUSED, text=f"{there.name} keeps its channels")
+    try:
+        check_together(before | wanted)
+    except DestinationError as error:
+        return Verdict(REFUSED, text=f"{there.name}: {error.text}")
     there.alter(spell(before | wanted))
     channel.state.known_ids.altered(there)
     if channel.primary is not None:

@@ -410,6 +410,8 @@ def test_a_durable_subscription_is_found_with_those_who_consume_it(
         "subscription": subscription,
         "destination": topic,
         "channel": "main",
+        "topic": "topic:prices",
+        "channels": (),
         "consumers": [],
         "locked": False,
     }

@@ -8,7 +8,7 @@ from antiphon.bus.effects import Multicast
 from antiphon.bus.messages import Advertised
 from antiphon.message_manager.manager import MessageManager
 from antiphon.message_manager.state.destinations import placements
-from antiphon.wire.commands import Outcome, PlaceDestination
+from antiphon.wire.commands import AlterDestination, Outcome, PlaceDestination
 from antiphon.wire.commands import OutcomeCode as C
 from tests.unit.message_manager.channel import AT_ONCE, Channel, Client, MemoryPayloads, of_node, show
 
@@ -135,3 +135,93 @@ def test_two_places_differ_in_the_digest() -> None:
     place(first, "queue:a", "b")
     place(second, "queue:a", "c")
     assert first.manager.state.digest() != second.manager.state.digest()
+
+
+# -- spanning destinations ---------------------------------------------------------------------
+
+PART = '{"channels":"main,b"}'
+
+
+def test_a_spanning_destination_is_made_in_each_of_its_channels(channel: Channel) -> None:
+    place(channel, "queue:orders", "main,b")
+    queue = channel.create("orders", settings=PART)
+    assert channel.exceptions() == []
+    again = channel.create("orders", settings=PART)
+    assert channel.exceptions() == [Outcome(again, 1, C.DUPLICATE, queue)]
+    other = channel.create("orders", settings='{"channels":"main,c"}')
+    (said,) = channel.exceptions()
+    assert (said.first, said.code) == (other, C.REFUSED)
+    assert "its channels is main,b, not main,c" in said.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ('{"channels":"b,c"}', "channel main is none of its channels b,c"),
+        ('{"channels":"main"}', "channels are the names of several channels"),
+        ('{"channels":"main,main"}', "channels are the names of several channels"),
+        ('{"channels":"main,"}', "channels are the names of several channels"),
+        ('{"channels":7}', "channels are the names of several channels"),
+        ('{"channels":"main,b","exclusive":true}', "an exclusive queue lives in one channel"),
+    ],
+)
+def test_a_part_that_cannot_be_is_refused(channel: Channel, settings: str, text: str) -> None:
+    channel.create("orders", settings=settings)
+    (said,) = channel.exceptions()
+    assert said.code == C.REFUSED
+    assert text in said.text
+    assert channel.manager.find("queue:orders") is None
+
+
+def test_a_name_with_parts_elsewhere_has_none_here(channel: Channel) -> None:
+    place(channel, "queue:orders", "b,c")
+    number = channel.create("orders", settings='{"channels":"b,c"}')
+    assert channel.exceptions() == [Outcome(number, 1, C.EXISTS, 0, "b,c")]
+
+
+def test_a_spanning_name_keeps_its_channels_when_a_part_is_deleted(channel: Channel) -> None:
+    """The other parts may still be there."""
+    client = Client()
+    place(channel, "queue:orders", "main,b")
+    queue = channel.create("orders", settings=PART)
+    channel.order(client.open())
+    channel.order(client.delete(queue))
+    assert channel.manager.find("queue:orders") is None
+    assert channel.manager.find_placement("queue:orders") == {"channel": "main,b"}
+
+
+@pytest.mark.parametrize(
+    ("wish", "text"),
+    [
+        ('{"exclusive":true}', "an exclusive queue lives in one channel"),
+        ('{"channels":"main,c"}', "keeps its channels"),
+    ],
+)
+def test_a_part_is_not_changed_into_something_else(channel: Channel, wish: str, text: str) -> None:
+    client = Client()
+    queue = channel.create("orders", settings=PART)
+    channel.order(client.open())
+    channel.exceptions()
+    channel.order(client.command(AlterDestination(destination=queue, settings=wish)))
+    (said,) = channel.exceptions()
+    assert (said.code, text in said.text) == (C.REFUSED, True)
+    channel.order(client.command(AlterDestination(destination=queue, settings='{"redelivery_limit":3}')))
+    assert channel.exceptions() == []
+
+
+def test_an_ordinary_destination_does_not_become_a_part(channel: Channel) -> None:
+    client = Client()
+    queue = channel.create("orders")
+    channel.order(client.open())
+    channel.exceptions()
+    channel.order(client.command(AlterDestination(destination=queue, settings=PART)))
+    (said,) = channel.exceptions()
+    assert (said.code, "keeps its channels" in said.text) == (C.REFUSED, True)
+
+
+@pytest.mark.parametrize("where", ["b,", ",b", "b,b", ",".join(str(at) for at in range(65))])
+def test_channels_that_cannot_be_are_no_placement(channel: Channel, where: str) -> None:
+    place(channel, "queue:orders", where)
+    (said,) = channel.exceptions()
+    assert said.code == C.REFUSED
+    assert channel.manager.find_placement("queue:orders") is None

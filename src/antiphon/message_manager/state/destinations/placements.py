@@ -1,5 +1,7 @@
 """Placements: the channel of each destination, by name, in the system channel only.
 
+The placement of a spanning destination is the list of its channels: `a,b`.
+
 A name keeps its placement: two client managers that create it at once create it in the same channel.
 """
 
@@ -8,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from antiphon.errors import DestinationError
-from antiphon.names import parse_destination
+from antiphon.names import CHANNELS_MAX, parse_destination, read_channels
 from antiphon.wire.primitives import Reader, Writer
 
 PLACEMENTS_MAX: Final = 1_000_000
@@ -33,8 +35,12 @@ class Placements:
         """Give a name its placement; raises InvalidName or DestinationError."""
         assert name not in self._channels, f"{name} has its place already"
         parse_destination(name)
-        if not 0 < len(channel.encode()) <= CHANNEL_BYTES_MAX:
-            raise DestinationError(f"{name} cannot live in a channel called {channel[:CHANNEL_BYTES_MAX]!r}")
+        channels = read_channels(channel)
+        for one in channels:
+            if not 0 < len(one.encode()) <= CHANNEL_BYTES_MAX:
+                raise DestinationError(f"{name} cannot live in a channel called {one[:CHANNEL_BYTES_MAX]!r}")
+        if len(channels) > CHANNELS_MAX or len(set(channels)) < len(channels):
+            raise DestinationError(f"{name} cannot live in so many channels, or twice in one")
         if len(self._channels) >= PLACEMENTS_MAX:
             raise DestinationError(f"there are {PLACEMENTS_MAX:,} destinations already")
         self._channels[name] = channel

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from antiphon.errors import DestinationError
+from antiphon.names import CHANNELS_MAX, read_channels
 
 CONSUMED: Final = "consumed"
 
@@ -75,9 +76,11 @@ def read_settings(text: str, *, is_topic: bool) -> dict[str, Any]:
         raise DestinationError("the settings are not JSON") from None
     if not isinstance(given, dict):
         raise DestinationError("the settings are not a JSON object")
-    settings = {}
+    settings: dict[str, Any] = {}
     for name, value in sorted(given.items()):
-        if name == "retention":
+        if name == "channels":
+            settings[name] = _channels(value)
+        elif name == "retention":
             settings[name] = _retention(value, is_topic=is_topic)
         elif name == "retention_bytes" and is_topic:
             settings[name] = _retention_bytes(value)
@@ -95,7 +98,16 @@ def read_settings(text: str, *, is_topic: bool) -> dict[str, Any]:
             known = ", ".join(TOPIC_DEFAULTS if is_topic else QUEUE_DEFAULTS)
             kind = "topic" if is_topic else "queue"
             raise DestinationError(f"a {kind} has no setting {_shown(name)}; it has {known}")
+    check_together(settings)
     return settings
+
+
+def check_together(settings: dict[str, Any]) -> None:
+    """Raise DestinationError for settings that exclude each other."""
+    if settings.get("exclusive") and "channels" in settings:
+        raise DestinationError(
+            "an exclusive queue lives in one channel: the parts of several would have a consumer each"
+        )
 
 
 def complete(settings: dict[str, Any], *, is_topic: bool) -> dict[str, Any]:
@@ -139,6 +151,12 @@ def dedup_window_of(settings: str) -> int:
     """For how long the destination remembers the ids of messages, in ms of log time; 0: it does not."""
     seconds: float = json.loads(settings).get("dedup_window", 0)
     return round(seconds * 1_000)
+
+
+def channels_of(settings: str) -> tuple[str, ...]:
+    """The channels of the spanning destination that this is a part of; empty if the destination is whole."""
+    spelled = json.loads(settings).get("channels")
+    return () if spelled is None else read_channels(spelled)
 
 
 class ReturnRules(NamedTuple):
@@ -215,6 +233,15 @@ def _exclusive(value: Any) -> bool:
     if not isinstance(value, bool):
         raise DestinationError(f"exclusive is true or false; it was {_shown(value)}")
     return value
+
+
+def _channels(value: Any) -> str:
+    """The channels of a spanning destination, of which this one is a part."""
+    channels = read_channels(value) if isinstance(value, str) else ()
+    is_several = 1 < len(set(channels)) == len(channels) <= CHANNELS_MAX
+    if not is_several or not all(channels):
+        raise DestinationError(f"channels are the names of several channels; it was {_shown(value)}")
+    return str(value)
 
 
 def _dead_to(value: Any) -> str:
