@@ -31,6 +31,7 @@
     |   +-- OtherCluster        the numbers that were given are those of another cluster
     +-- SubscriptionError       a subscription cannot be found, made or removed
     |   +-- SubscriptionInUse   another consumer has it at this moment
+    |   +-- SubscriptionUnavailable  a channel that may have it does not answer
     +-- TransactionRolledBack
     +-- Timeout                 also a TimeoutError
     |   +-- CommitUncertain     whether a transaction was committed is not known yet; ask again
@@ -342,6 +343,12 @@ class SubscriptionInUse(SubscriptionError):
     """Another consumer is attached to the subscription. When that one is closed, try again."""
 
     code = "subscription.in_use"
+
+
+class SubscriptionUnavailable(SubscriptionError):
+    """A channel that may have the subscription does not answer. Try again later."""
+
+    code = "subscription.unavailable"
 
 
 class TransactionRolledBack(AntiphonError):

@@ -329,6 +329,22 @@ class Batch:
             Column.of_numbers(ValueType.I32, [place - places[0] for place in places]),
         )
 
+    def closed_up(self) -> Batch:
+        """The same rows with consecutive numbers, wherever they were taken from; nothing is copied."""
+        if self._offsets is None:
+            return self
+        return Batch(
+            self.count,
+            self.producer,
+            self.first_number,
+            self._timestamp_ms,
+            self._body_kind,
+            self._first_bit,
+            self._body,
+            self._columns,
+            self._properties,
+        )
+
     def row_bytes(self, row: int) -> int:
         """The bytes of a row in all columns, bits and padding not counted."""
         return self._extent(row, row + 1)

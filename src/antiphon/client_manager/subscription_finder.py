@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from antiphon.client_manager.asking import Answer, Asking
 from antiphon.client_manager.connection import Refusal
 from antiphon.client_manager.destination_service import Waiter
-from antiphon.errors import SubscriptionInUse
+from antiphon.errors import SubscriptionInUse, SubscriptionUnavailable
 from antiphon.wire.frames import SubscriptionFind, SubscriptionFound
 
 NO_SUBSCRIPTION = "subscription.unknown"
-UNAVAILABLE = "subscription.unavailable"
 
 
 @dataclass(slots=True)
@@ -73,13 +72,13 @@ class SubscriptionFinder:
         shown = f"{hunt.name[:80]!r}"
         if hunt.silent:
             who = f"channel {hunt.silent[0]} does not answer at the moment"
-            return Refusal(UNAVAILABLE, f"{who}, so subscription {shown} is not found")
+            return Refusal(SubscriptionUnavailable.code, f"{who}, so subscription {shown} is not found")
         return Refusal(NO_SUBSCRIPTION, f"there is no subscription {shown}")
 
     def _judge(self, hunt: Hunt, answer: Answer, channel: str) -> SubscriptionFound | Refusal:
         if hunt.ends and answer["consumers"] is None:
             text = f"channel {channel} has no primary at the moment, which would know who consumes it"
-            return Refusal(UNAVAILABLE, text)
+            return Refusal(SubscriptionUnavailable.code, text)
         if hunt.ends and self._is_used(answer, channel):
             text = f"subscription {hunt.name[:80]!r} has a consumer, or a transaction has messages of it"
             return Refusal(SubscriptionInUse.code, text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -63,6 +63,14 @@ class Transit(NamedTuple):
     spans: list[Span]
 
 
+class SeveralChannels(Exception):
+    """The destination was found to have a part in each of several channels."""
+
+    def __init__(self, channels: tuple[str, ...]) -> None:
+        super().__init__()
+        self.channels = channels
+
+
 class MessageSource(Protocol):
     """Where a `Consumer` takes its messages from: an `Intake`, or several as one."""
 
@@ -94,8 +102,14 @@ class Consumer(Block):
     ...     print(message.body, message.properties)
     """
 
-    def __init__(self, intake: MessageSource) -> None:
+    def __init__(
+        self,
+        intake: MessageSource,
+        merge: Callable[[tuple[str, ...]], MessageSource] | None = None,
+    ) -> None:
+        """`merge` makes the source of a destination of which the server says that it has several channels."""
         self._intake = intake
+        self._merge = merge
 
     @property
     def destination(self) -> str:
@@ -118,7 +132,10 @@ class Consumer(Block):
 
         >>> message = await consumer.receive(timeout=1.0)
         """
-        spans = await self._intake.take(1, timeout)
+        try:
+            spans = await self._intake.take(1, timeout)
+        except SeveralChannels as found:
+            spans = await self._merged(found).take(1, timeout)
         if not spans:
             return None
         self._intake.given(spans)
@@ -134,7 +151,10 @@ class Consumer(Block):
         """
         if not (isinstance(n, int) and n >= 0):
             raise LocalError(f"receive_many takes a number of messages; it was {n!r}")
-        spans = await self._intake.take(n, timeout)
+        try:
+            spans = await self._intake.take(n, timeout)
+        except SeveralChannels as found:
+            spans = await self._merged(found).take(n, timeout)
         self._intake.given(spans)
         messages: list[Message] = []
         for span in spans:
@@ -177,8 +197,18 @@ class Consumer(Block):
         self._intake.dropped()
 
     async def _opened(self) -> Consumer:
-        await self._intake.opened()
+        try:
+            await self._intake.opened()
+        except SeveralChannels as found:
+            await self._merged(found).opened()
         return self
+
+    def _merged(self, found: SeveralChannels) -> MessageSource:
+        """The source of all parts, which takes the place of the one that has found them."""
+        assert self._merge is not None, "a destination of one channel has several"
+        if isinstance(self._intake, Intake):
+            self._intake = self._merge(found.channels)
+        return self._intake
 
 
 class Iteration:
@@ -199,7 +229,11 @@ class Iteration:
             last, self._last = self._last, None
             intake.done_with(last)
         try:
-            spans = await intake.take(1, None, in_turn=True)
+            try:
+                spans = await intake.take(1, None, in_turn=True)
+            except SeveralChannels as found:
+                intake = self._consumer._merged(found)
+                spans = await intake.take(1, None, in_turn=True)
         except ConsumerClosed:
             if intake.was_closed_here:
                 raise StopAsyncIteration from None
@@ -259,7 +293,11 @@ class Intake:
         opened = await scope.open_destination(
             self.destination, create=self._is_created, channel=self._channel
         )
-        subscription = await self._wish.order(scope, opened) if self._wish.is_topic else QUEUE
+        if opened.channels:
+            raise SeveralChannels(opened.channels)
+        subscription = QUEUE
+        if self._wish.is_topic:
+            subscription = await self._wish.order(scope, opened, is_part=bool(self._channel))
         return await self._attach(scope.link, session, opened, subscription, scope.timeout)
 
     async def _attach(

@@ -1,8 +1,9 @@
-"""MergedIntake: one consumer of a queue of the system, which has a part in every channel.
+"""MergedIntake: one consumer of a destination that has a part in several channels.
 
 MRG1  The messages of a part come in their order; parts with messages take turns.
 MRG2  A message that was taken and not given to the application goes back to its part.
-MRG3  A channel that is away holds up no other: its part joins when the channel is there.
+MRG3  A channel that is away holds up no other: the part of a queue joins when its channel is there.
+MRG4  When a consumer of a topic is open, its subscription has begun in every channel.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 from antiphon.client.aio.block import Duration, Once, seconds
 from antiphon.client.aio.consumer import Intake, Transit
 from antiphon.client.aio.lots import Lot
+from antiphon.client.aio.parts import is_away, told, until_open
 from antiphon.client.aio.ranges import browse
 from antiphon.client.aio.scope import SessionScope
 from antiphon.client.core.consumer import Span
@@ -24,17 +26,10 @@ from antiphon.errors import (
     DestinationError,
     DestinationUnavailable,
     LocalError,
-    Timeout,
 )
 from antiphon.message import Message
-from antiphon.names import DEAD_QUEUE_NAME, DestinationName
+from antiphon.names import DEAD_QUEUE_NAME, DestinationName, parse_destination
 from antiphon.selectors import Selector
-
-PAUSE_SECONDS: Final = 0.5
-"""After so long a channel that was away is asked again."""
-
-LATE_SECONDS: Final = 1.0
-"""For so long channels that have not answered yet hold up those that are there."""
 
 _ATTEMPTS: Final = 5
 """How often messages are taken again because they may be others'."""
@@ -49,8 +44,16 @@ Asked = dict[Intake, asyncio.Task[None]]
 class MergedIntake:
     """Takes messages from the intakes of all parts; a `Consumer` calls it like an `Intake`."""
 
-    def __init__(self, scope: SessionScope, destination: str, make_part: Callable[[str], Intake]) -> None:
+    def __init__(
+        self,
+        scope: SessionScope,
+        destination: str,
+        make_part: Callable[[str], Intake],
+        channels: Sequence[str] = (),
+    ) -> None:
+        """Without `channels`, every channel has a part."""
         self.destination = destination
+        self._channels = tuple(channels)
         self.was_closed_here = False
         self._scope = scope
         self._make_part = make_part
@@ -83,32 +86,20 @@ class MergedIntake:
     async def _open(self) -> Parts:
         """Open all parts, or those that are there: others are opened when messages are taken (MRG3)."""
         await self._scope.core()
-        channels = await self._scope.link.channels(self._scope.timeout)
+        channels = self._channels or await self._scope.link.channels(self._scope.timeout)
         parts = {channel: self._make_part(channel) for channel in channels}
-        told = await self._told(parts)
+        is_topic = parse_destination(self.destination).kind == "topic"
+        outcomes = await told({channel: part.opened for channel, part in parts.items()}, waits=is_topic)
         kept = {
-            channel: parts[channel] for channel, error in told.items() if error is None or _is_away(error)
+            channel: parts[channel] for channel, error in outcomes.items() if error is None or is_away(error)
         }
-        errors = [error for error in told.values() if error is not None]
-        fatal = [error for error in errors if not isinstance(error, DestinationError) and not _is_away(error)]
-        if fatal or len(errors) == len(parts):
+        errors = [error for error in outcomes.values() if error is not None]
+        fatal = [error for error in errors if not isinstance(error, DestinationError) and not is_away(error)]
+        if fatal or len(errors) == len(parts) or (is_topic and errors):
             for part in kept.values():
                 self._scope.leave(part.close())
             raise (fatal or errors)[0]
         return kept
-
-    async def _told(self, parts: Parts) -> dict[str, BaseException | None]:
-        """What came of opening each part. When one is open, the others are waited for a moment only."""
-        tasks = {channel: asyncio.ensure_future(part.opened()) for channel, part in parts.items()}
-        done, late = await asyncio.wait(tasks.values(), timeout=LATE_SECONDS)
-        while late and all(task.exception() for task in done):
-            done, late = await asyncio.wait(late, return_when=asyncio.FIRST_COMPLETED)
-        for task in late:
-            task.cancel()  # the part goes on opening
-        return {
-            channel: Timeout(f"channel {channel} has not answered") if task in late else task.exception()
-            for channel, task in tasks.items()
-        }
 
     async def close(self) -> None:
         """Give back its messages, and wait until its acknowledgements are confirmed."""
@@ -295,26 +286,13 @@ async def _next_of(part: Intake, taking: _Taking, deadline: float | None) -> Non
     """Take the next message of a part, when the part is open."""
     try:
         async with asyncio.timeout_at(deadline):
-            await _until_open(part)
+            if not part.is_open:
+                await until_open(part.opened)
     except TimeoutError:
         return
     left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
     if left != 0:
         await taking.from_part(part, left, at_most=1)
-
-
-def _is_away(error: BaseException) -> bool:
-    return isinstance(error, DestinationUnavailable | Timeout)
-
-
-async def _until_open(part: Intake) -> None:
-    while not part.is_open:
-        try:
-            await part.opened()
-        except AntiphonError as error:
-            if not _is_away(error):
-                raise
-            await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def browse_merged(

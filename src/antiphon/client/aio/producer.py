@@ -12,7 +12,8 @@ from antiphon.batch.layout import PRIORITY_DEFAULT
 from antiphon.client.aio.block import Block, Duration, Once, seconds, timeout_s
 from antiphon.client.aio.resending import send_under_id
 from antiphon.client.aio.scope import SessionScope
-from antiphon.client.aio.sending import Sending, SendLane, check_plain
+from antiphon.client.aio.sending import SendLane, check_plain
+from antiphon.client.aio.spanning import SpanningLane
 from antiphon.client.aio.transacting import TransactedLane
 from antiphon.client.core.publication import Row
 from antiphon.client.core.receipts import Receipt, Receipts
@@ -97,14 +98,13 @@ class Producer(Block):
         if lane is None:
             lane, limit_s = await self._open_within(limit_s)
         plain = body if row is None and isinstance(body, bytes) else None
-        if isinstance(lane, TransactedLane):
-            if message_id is not None:
-                raise LocalError("in a transaction nothing is sent under an id that it had before")
-            receipt = lane.join(plain) if plain is not None else None
+        if isinstance(lane, TransactedLane) and plain is not None and message_id is None:
+            receipt = lane.join(plain)
             if receipt is not None:
                 return receipt
-        elif message_id is not None:
-            return await send_under_id(lane.link, lane.target, row or Row(body), message_id, limit_s)
+        if message_id is not None:
+            target = await lane.target_of(message_id, limit_s)
+            return await send_under_id(lane.link, target, row or Row(body), message_id, limit_s)
         return await lane.send(plain, row, limit_s)
 
     @property
@@ -139,7 +139,7 @@ class Producer(Block):
         >>> receipt = await producer.try_send(b"...")
         """
         lane = await self._open()
-        if lane.is_blocked:
+        if lane.would_block(key, dedup_id):
             return None
         return await self.send(
             body,
@@ -194,10 +194,7 @@ class Producer(Block):
             raise InvalidMessage("send_many takes an iterable of bodies; one message is sent with send")
         check_plain(bodies)
         lane = self._ready_lane or (await self._open_within(timeout_s(timeout)))[0]
-        if isinstance(lane, TransactedLane):
-            return await lane.send_many(bodies, timeout_s(timeout))
-        lane.submit_gathered()  # what was sent before comes before
-        return await Sending(lane, timeout_s(timeout)).send(bodies)
+        return await lane.send_many(bodies, timeout_s(timeout))
 
     async def send_batches(
         self, batches: AsyncIterable[Batch], *, timeout: Duration | None = None
@@ -210,10 +207,7 @@ class Producer(Block):
         >>> receipts = await producer.send_batches(columns())
         """
         lane = await self._open()
-        if isinstance(lane, TransactedLane):
-            raise LocalError("batches are staged, or sent outside of transactions")
-        lane.submit_gathered()  # what was sent before comes before
-        return await Sending(lane, timeout_s(timeout)).send_batches(batches)
+        return await lane.send_batches(batches, timeout_s(timeout))
 
     async def close(self) -> None:
         """Send nothing more. Earlier messages are still confirmed to the sends that wait.
@@ -229,7 +223,7 @@ class Producer(Block):
         await self._open()
         return self
 
-    async def _open_lane(self) -> SendLane:
+    async def _open_lane(self) -> SendLane | SpanningLane:
         return await self._scope.open_lane(self.destination)
 
     @property
@@ -239,14 +233,14 @@ class Producer(Block):
         return lane if isinstance(lane, TransactedLane) else None
 
     @property
-    def _ready_lane(self) -> SendLane | None:
+    def _ready_lane(self) -> SendLane | SpanningLane | None:
         """The lane, if nothing at all is in the way; if not, `_open` waits or raises."""
         lane = self._opening.result
         if lane is None or self._is_closed or self._scope.is_closed:
             return None
         return lane if lane.link.error is None and lane.core.error is None else None
 
-    async def _open_within(self, timeout_s: float) -> tuple[SendLane, float]:
+    async def _open_within(self, timeout_s: float) -> tuple[SendLane | SpanningLane, float]:
         """The lane, and the rest of a send's time; an error if nothing is left."""
         began_s = time.monotonic()
         try:
@@ -258,7 +252,7 @@ class Producer(Block):
                 raise
             raise self._scope.unopened(self.destination, timeout_s) from None
 
-    async def _open(self) -> SendLane:
+    async def _open(self) -> SendLane | SpanningLane:
         """The lane, if sending is possible at all."""
         if self._is_closed:
             raise LocalError("the producer is closed")

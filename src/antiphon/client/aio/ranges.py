@@ -635,6 +635,11 @@ async def browse(
         DestinationOpened,
         scope.timeout,
     )
+    for part in opened.channels:
+        async for message in browse(scope, destination, selector, create=create, channel=part):
+            yield message
+    if opened.channels:
+        return
     ids = frozenset([opened.destination])
     start, more = 1, True
     while more:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol
 
 from antiphon.client.aio.block import Once
 from antiphon.client.aio.link import ClientLink, Fate
 from antiphon.client.aio.sending import SendLane
+from antiphon.client.aio.spanning import SpanningLane
 from antiphon.client.aio.transacting import TransactedLane
 from antiphon.client.aio.transactions import SessionTransactions
 from antiphon.client.core.consumer import ConsumerCore
@@ -65,7 +67,10 @@ class SessionScope:
         self.transactions = SessionTransactions(self) if ack_mode is AckMode.TRANSACTED else None
         # While it is set, receivers wait for it first.
         self.hindrance: Callable[[], Coroutine[Any, Any, None]] | None = None
+        # The channels of destinations that were found to have several.
+        self.spanning: dict[str, tuple[str, ...]] = {}
         self._lanes: dict[tuple[str, int], SendLane] = {}  # ids are a channel's own
+        self._spanning_lanes: dict[str, SpanningLane] = {}
         # Those of them that lead to temporary destinations, in the order in which they were opened.
         self._temporaries: deque[tuple[str, int]] = deque()
         self._link = link
@@ -151,10 +156,25 @@ class SessionScope:
         with link.waiting():
             return (await fate.outcomes)[0]
 
-    async def open_lane(self, name: str) -> SendLane:
+    async def open_lane(self, name: str) -> SendLane | SpanningLane:
         """The lane to a destination, which is made if it does not exist."""
-        core = await self.core()
         opened = await self.open_destination(name)
+        if not opened.channels:
+            return await self._lane(name, opened)
+        lane = self._spanning_lanes.get(name)
+        if lane is None:
+            core, open_part = await self.core(), partial(self._open_part_lane, name)
+            lane = SpanningLane(self.link, core, name, opened.channels, open_part, self.leave)
+            lane = self._spanning_lanes.setdefault(name, lane)
+        await lane.opened()
+        return lane
+
+    async def _open_part_lane(self, name: str, channel: str) -> SendLane:
+        """The lane to a part of a spanning destination."""
+        return await self._lane(name, await self.open_destination(name, channel=channel))
+
+    async def _lane(self, name: str, opened: DestinationOpened) -> SendLane:
+        core = await self.core()
         place = (opened.channel, opened.destination)
         lane = self._lanes.get(place)
         if lane is None:

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Iterable, Iterator, Sequence
 from itertools import accumulate, islice
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from antiphon import clock
 from antiphon.batch import BODY_BYTES_MAX, Batch, BatchBuilder
@@ -150,6 +150,25 @@ class SendLane:
         what = "its outcome was not known" if publication.has_left else "it could not leave"
         return Timeout(f"{what} within {timeout_s:g} s{self.core.why_blocked(self.channel)}")
 
+    async def send_many(self, bodies: Iterable[Any] | AsyncIterable[Any], timeout_s: float) -> Receipts:
+        return await (await self.begin_sending(timeout_s)).send(bodies)
+
+    async def send_batches(self, batches: AsyncIterable[Batch], timeout_s: float) -> Receipts:
+        return await (await self.begin_sending(timeout_s)).send_batches(batches)
+
+    async def begin_sending(self, timeout_s: float) -> Sending:
+        """Many messages are about to be sent."""
+        self.submit_gathered()  # what was sent before comes before
+        return Sending(self, timeout_s)
+
+    async def target_of(self, message_id: str, timeout_s: float) -> DestinationOpened:
+        """Where a message with this id was sent to."""
+        return self.target
+
+    def would_block(self, key: str | None, dedup_id: str | bytes | None) -> bool:
+        """Would such a message have to wait before it leaves?"""
+        return self.is_blocked
+
     def submit(self, publication: Publication) -> None:
         """Hand a publication over. It leaves when there is room, and when the link is flushed."""
         self.core.submit(self.channel, publication)
@@ -245,39 +264,60 @@ ROWS_AT_ONCE_MAX = 8_192
 Part: TypeAlias = tuple[Bodies, int]
 """The contents of a chunk, and their size, about."""
 
+PartT = TypeVar("PartT", bound=tuple[Any, ...])
+"""A part of what is sent: its contents, its size, and perhaps where it goes."""
+
 
 class _SourceFailed(Exception):
     """The iterable of bodies raised, as its cause says."""
 
 
-class Sending:
-    """The chunks of one `send_many`: in flight, confirmed, or failed.
+class Feeding(Generic[PartT]):
+    """Bodies on their way from an application: taken from an iterable, and cut into parts that are submitted.
 
-    Chunks are pipelined as far as the session's window allows. After the first one that is
-    not stored nothing more is sent.
+    A subclass says what becomes of a part. After the first failure nothing more is submitted.
     """
 
-    def __init__(self, lane: SendLane, timeout_s: float) -> None:
-        self.receipts = Receipts(lane.core.session, lane.channel)
+    def __init__(self, link: ClientLink, chunk_bytes: int) -> None:
         self.failure: AntiphonError | None = None
-        self._lane = lane
-        self._timeout_s = timeout_s
-        # Several chunks fit the window, so that one is on its way while another is written.
-        self._chunk_bytes = min(GATHERED_BYTES_MAX, max(1, lane.core.window_bytes // 4))
-        self._chunks: deque[Sends] = deque()
-        self._uncertain: list[Sends] = []
+        self._link = link
+        self._chunk_bytes = chunk_bytes
         self._pending: list[Any] = []
         self._pending_bytes = 0
 
-    async def send(self, bodies: Iterable[Any] | AsyncIterable[Any]) -> Receipts:
-        """Send everything; return when all is stored, raise when not."""
-        return await self._send(self._send_each(bodies))
+    @property
+    def receipts(self) -> Sequence[Receipt]:
+        """The receipts of the messages from the start on that are stored."""
+        raise NotImplementedError
 
-    async def send_batches(self, batches: AsyncIterable[Batch]) -> Receipts:
-        """Send columns; return when all is stored, raise when not."""
-        return await self._send(self._send_columns(batches))
+    def _parts(self, bodies: list[Any]) -> list[PartT]:
+        """The bodies as parts; raises if one may not be sent."""
+        raise NotImplementedError
 
-    async def _send(self, submitting: Awaitable[None]) -> Receipts:
+    def _submit(self, part: PartT) -> None:
+        raise NotImplementedError
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Does a submitted part wait for room?"""
+        raise NotImplementedError
+
+    async def _wait_for_room(self) -> None:
+        raise NotImplementedError
+
+    async def _drain(self) -> None:
+        """Wait for the outcome of everything that was submitted."""
+        raise NotImplementedError
+
+    def _harvest(self) -> None:
+        """Take the outcomes that are known."""
+        raise NotImplementedError
+
+    def _call_back(self) -> None:
+        """What has not left is not sent any more."""
+        raise NotImplementedError
+
+    async def _finish(self, submitting: Awaitable[None]) -> None:
         try:
             await submitting
         except (LocalError, _SourceFailed) as error:
@@ -297,7 +337,6 @@ class Sending:
         await self._drain()
         if self.failure is not None:
             raise self.failure
-        return self.receipts
 
     async def _send_each(self, bodies: Iterable[Any] | AsyncIterable[Any]) -> None:
         if isinstance(bodies, AsyncIterable):
@@ -307,7 +346,8 @@ class Sending:
 
     async def _send_columns(self, batches: AsyncIterable[Batch]) -> None:
         async for batch in batches:
-            self._submit((batch, batch.byte_size))
+            for part in self._columns(batch):
+                self._submit(part)
             await self._wait_for_room()
             if self.failure is not None:
                 return
@@ -322,7 +362,7 @@ class Sending:
                 await self._wait_for_room()
                 if self.failure is not None:
                     return
-            average = max(1, sum(size for _, size in parts) // len(taken))
+            average = max(1, sum([part[1] for part in parts]) // len(taken))
             rows = min(ROWS_AT_ONCE_MAX, 8 * rows, max(ROWS_FIRST, self._chunk_bytes // average))
 
     async def _send_async(self, bodies: AsyncIterable[Any]) -> None:
@@ -345,7 +385,7 @@ class Sending:
                 submit_pending()
                 raise _SourceFailed(str(error)) from error
             if not self._pending:
-                self._lane.link.at_tick(submit_pending)
+                self._link.at_tick(submit_pending)
             self._pending.append(body)
             self._pending_bytes += ROW_BYTES + (len(body) if isinstance(body, bytes | str) else ROW_BYTES)
             if self._pending_bytes >= self._chunk_bytes:
@@ -365,11 +405,46 @@ class Sending:
             for part in self._parts(pending):
                 self._submit(part)
 
+    def _columns(self, batch: Batch) -> list[PartT]:
+        """A batch as parts."""
+        raise NotImplementedError
+
+
+class Sending(Feeding[Part]):
+    """The chunks of one `send_many` to one channel: in flight, confirmed, or failed.
+
+    Chunks are pipelined as far as the session's window allows. After the first one that is
+    not stored nothing more is sent.
+    """
+
+    def __init__(self, lane: SendLane, timeout_s: float) -> None:
+        # Several chunks fit the window, so that one is on its way while another is written.
+        super().__init__(lane.link, min(GATHERED_BYTES_MAX, max(1, lane.core.window_bytes // 4)))
+        self._receipts = Receipts(lane.core.session, lane.channel)
+        self._lane = lane
+        self._timeout_s = timeout_s
+        self._chunks: deque[Sends] = deque()
+        self._uncertain: list[Sends] = []
+
+    @property
+    def receipts(self) -> Receipts:
+        return self._receipts
+
+    async def send(self, bodies: Iterable[Any] | AsyncIterable[Any]) -> Receipts:
+        """Send everything; return when all is stored, raise when not."""
+        await self._finish(self._send_each(bodies))
+        return self.receipts
+
+    async def send_batches(self, batches: AsyncIterable[Batch]) -> Receipts:
+        """Send columns; return when all is stored, raise when not."""
+        await self._finish(self._send_columns(batches))
+        return self.receipts
+
     def _parts(self, bodies: list[Any]) -> list[Part]:
-        """The bodies as chunks; raises if one may not be sent."""
-        if _are_bytes(bodies):
-            return _cut(bodies, self._chunk_bytes)
-        return [(builder, builder.byte_size) for builder in _build(bodies, self._chunk_bytes)]
+        return parts_of(bodies, self._chunk_bytes)
+
+    def _columns(self, batch: Batch) -> list[Part]:
+        return [(batch, batch.byte_size)]
 
     def _submit(self, part: Part) -> None:
         lane = self._lane
@@ -385,6 +460,19 @@ class Sending:
     def _is_held_up(self) -> bool:
         """Does a submitted chunk wait for room?"""
         return bool(self._chunks) and not self._chunks[-1].has_left
+
+    @property
+    def waiting(self) -> int:
+        """How many submitted chunks wait for room."""
+        return sum([not chunk.has_left for chunk in self._chunks])
+
+    @property
+    def progress(self) -> asyncio.Future[Outcome] | None:
+        """Done when there may be more room; None if that is to be waited for by `_wait_for_room`."""
+        return self._chunks[0].outcome if self._chunks else None
+
+    def spoil(self, error: BaseException) -> None:
+        """The sending ends with this error: in a transaction nothing of it may be committed."""
 
     async def _wait_for_room(self) -> None:
         self._harvest()
@@ -431,6 +519,13 @@ class Sending:
         for chunk in self._chunks:
             if not chunk.has_left and not chunk.outcome.done():
                 chunk.outcome.set_result([])
+
+
+def parts_of(bodies: list[Any], size_max: int) -> list[Part]:
+    """The bodies in parts of about `size_max` bytes; raises if one may not be sent."""
+    if _are_bytes(bodies):
+        return _cut(bodies, size_max)
+    return [(builder, builder.byte_size) for builder in _build(bodies, size_max)]
 
 
 def _taken(iterator: Iterator[Any], rows: int) -> list[Any]:

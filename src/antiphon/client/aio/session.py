@@ -128,15 +128,25 @@ class Session(Block):
         wish = SubscriptionWish(name, durable, shared, start, text, no_local)
 
         def intake(channel: str) -> Intake:
+            """The whole consumer, or its part in one channel."""
             made = Intake(self._scope, destination, prefetch, wish, create=create, channel=channel)
             for dropped in list(self._scope.dropped):
                 if isinstance(dropped, Intake) and dropped.options == made.options and dropped.error is None:
                     return dropped.taken_over()
             return made
 
-        if name.has_parts and not channel:
+        def merged(channels: tuple[str, ...]) -> MergedIntake:
+            self._scope.spanning[destination] = channels
+            return MergedIntake(self._scope, destination, intake, channels)
+
+        if channel:
+            return Consumer(intake(channel))
+        if name.has_parts:
             return Consumer(MergedIntake(self._scope, destination, intake))
-        return Consumer(intake(channel))
+        if (channels := self._scope.spanning.get(destination)) is not None:
+            # Asked for again, perhaps: the parts of a dropped consumer are taken over.
+            return Consumer(merged(channels))
+        return Consumer(intake(""), merged)
 
     def browse(
         self, destination: str, *, selector: str | None = None, create: bool = True, channel: str = ""

@@ -12,6 +12,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 from antiphon.batch import Batch
@@ -20,6 +21,7 @@ from antiphon.client.aio.block import Block, Duration, seconds, timeout_s
 from antiphon.client.aio.link import ClientLink
 from antiphon.client.aio.scope import SessionScope
 from antiphon.client.aio.sending import SendLane
+from antiphon.client.aio.spanning import SpanningLane, SpanningSending
 from antiphon.client.aio.transacting import UncommittedSending, refusal
 from antiphon.client.aio.transactions import look_at
 from antiphon.client.core.publication import Row
@@ -117,7 +119,7 @@ class PartWriter(Block):
         self._limit_s = limit_s
         self._timeout_s = timeout_s
         self._channels: dict[str, _Channel] = {}
-        self._sendings: dict[str, UncommittedSending] = {}
+        self._sendings: dict[str, UncommittedSending | SpanningSending] = {}
         self._is_sealed = False
 
     async def write(self, destination: str, batch: Batch) -> None:
@@ -131,16 +133,25 @@ class PartWriter(Block):
         sending = self._sendings.get(destination) or await self._open(destination)
         await sending.send_batch(batch)
 
-    async def _open(self, destination: str) -> UncommittedSending:
+    async def _open(self, destination: str) -> UncommittedSending | SpanningSending:
         if self._is_sealed:
             raise LocalError("the part is sealed")
         if parse_destination(destination).is_reserved:
             raise InvalidName(f"{destination}: names that begin with _ are the system's own")
         lane = await self._scope.open_lane(destination)
-        channel = self._channels.get(lane.channel) or self._begin(lane, destination)
-        sending = UncommittedSending(lane, channel.core, channel.writing, self._timeout_s)
+        begin = partial(self._begin_sending, destination)
+        sending: UncommittedSending | SpanningSending
+        if isinstance(lane, SpanningLane):
+            sending = SpanningSending(lane, self._timeout_s, begin)
+            await sending.open()
+        else:
+            sending = await begin(lane)
         self._sendings[destination] = sending
         return sending
+
+    async def _begin_sending(self, destination: str, lane: SendLane) -> UncommittedSending:
+        channel = self._channels.get(lane.channel) or self._begin(lane, destination)
+        return UncommittedSending(lane, channel.core, channel.writing, self._timeout_s)
 
     def _begin(self, lane: SendLane, destination: str) -> _Channel:
         before = self._part._piece(lane.channel) or StagedPiece(lane.channel, destination, 0, 0)
@@ -398,7 +409,9 @@ class Staging(Block):
         for channel, _, _, _, ids in self._by_channel(parts):
             core = await self._scope.core()
             link = self._scope.link
-            request = link.core.open_destination(named[channel], create=False, session=core.session)
+            request = link.core.open_destination(
+                named[channel], create=False, session=core.session, channel=channel
+            )
             try:
                 await link.call(request, DestinationOpened, self._scope.timeout)
             except DestinationUnavailable:

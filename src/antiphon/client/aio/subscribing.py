@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from antiphon.client.aio.scope import SessionScope
 from antiphon.client.core.outcomes import subscription_error
-from antiphon.errors import LocalError, SubscriptionError, SubscriptionInUse
+from antiphon.errors import LocalError, SubscriptionError, SubscriptionInUse, SubscriptionUnavailable
 from antiphon.ids import U64_MAX
 from antiphon.names import DestinationName, check_subscription_name
 from antiphon.wire.commands import OutcomeCode, StartKind, Subscribe, Unsubscribe
 from antiphon.wire.frames import DestinationOpened, SubscriptionFound
 
-Start: TypeAlias = Literal["earliest", "latest"] | int
-"""Where a new subscription begins: with the kept messages, with new ones, or with a sequence number."""
+Start: TypeAlias = Literal["earliest", "latest"] | int | Mapping[str, int]
+"""Where a new subscription begins: with the kept messages, with new ones, or with a sequence number; of a
+spanning topic, with one for each channel."""
 
 ATTEMPTS = 3
 """How often a subscription is asked for while others begin and end it."""
@@ -52,13 +54,16 @@ class SubscriptionWish:
         self.selector = selector
         self.no_local = bool(no_local)
         self.options: tuple[Any, ...] = (durable, shared, start, selector, no_local)
-        self._start, self._number = _start(start)
+        _check_start(start)
+        self._start = start
+        self._topic = str(destination)
 
-    async def order(self, scope: SessionScope, opened: DestinationOpened) -> int:
-        """Begin the subscription, or find it; its id.
+    async def order(self, scope: SessionScope, opened: DestinationOpened, *, is_part: bool = False) -> int:
+        """Begin the subscription, or its part in one channel, or find it; its id.
 
         A durable subscription with another topic or selector begins anew, unless a consumer has it.
         """
+        start, number = self._start_in(opened.channel, is_part)
         client_id = scope.link.core.client_id
         if self.is_durable and not self.is_shared and not client_id:
             raise LocalError(
@@ -73,8 +78,8 @@ class SubscriptionWish:
             shared=self.is_shared,
             name=self.name,
             client_id=client_id,
-            start=self._start,
-            number=self._number,
+            start=start,
+            number=number,
             selector=self.selector,
             no_local=self.no_local,
         )
@@ -82,18 +87,31 @@ class SubscriptionWish:
         for _ in range(ATTEMPTS):
             if item.code != OutcomeCode.DIFFERS or not self.is_durable:
                 break
-            try:
-                await end_subscription(scope, self.name)
-            except SubscriptionInUse:
-                raise
-            except SubscriptionError:
-                # Another consumer was faster: perhaps it wants the same.
-                pass
+            await self._end_other(scope, opened.channel)
             item = await scope.order(opened.channel, subscribe)
         error = subscription_error(item)
         if error is not None:
             raise error
         return item.sequence
+
+    def _start_in(self, channel: str, is_part: bool) -> tuple[StartKind, int]:
+        """Where the subscription begins in this channel."""
+        start = self._start
+        if isinstance(start, Mapping):
+            if channel not in start:
+                raise LocalError(f"start has no sequence number for channel {channel} of {self._topic}")
+            return StartKind.NUMBER, start[channel]
+        if is_part and isinstance(start, int):
+            raise LocalError(
+                f"{self._topic} has several channels, and a sequence number is one of a channel: start has "
+                f'one for each, {{"{channel}": {start}, …}}'
+            )
+        match start:
+            case None | "latest":
+                return StartKind.LATEST, 0
+            case "earliest":
+                return StartKind.EARLIEST, 0
+        return StartKind.NUMBER, start
 
     async def _end_elsewhere(self, scope: SessionScope, opened: DestinationOpened) -> None:
         """End a subscription of this name to a topic of another channel, unless it has consumers."""
@@ -102,29 +120,54 @@ class SubscriptionWish:
         except SubscriptionError:
             # There is none; or a channel does not answer, and is no reason to refuse the others.
             return
-        if found.channel == opened.channel:
+        if found.channel == opened.channel or found.topic == self._topic:
             return
         if not self.is_durable:
             raise SubscriptionInUse(f"the shared subscription {self.name!r} is one to another topic")
-        await end_subscription(scope, self.name)
+        await self._end_other(scope, found.channel)
+
+    async def _end_other(self, scope: SessionScope, channel: str) -> None:
+        """End another subscription that has the name in a channel; of one to this topic only that part."""
+        try:
+            found = await _find(scope, self.name, channel=channel)
+            parts = () if found.topic == self._topic else found.channels
+            await end_subscription(scope, self.name, (channel, *parts))
+        except SubscriptionInUse:
+            raise
+        except SubscriptionError:
+            # Another consumer was faster: perhaps it wants the same.
+            pass
 
 
 async def _find(
-    scope: SessionScope, name: str, *, durable: bool = True, ends: bool = False
+    scope: SessionScope, name: str, *, durable: bool = True, ends: bool = False, channel: str = ""
 ) -> SubscriptionFound:
     core, link = await scope.core(), scope.link
-    request = link.core.find_subscription(core, name, durable=durable, ends=ends)
+    request = link.core.find_subscription(core, name, durable=durable, ends=ends, channel=channel)
     return await link.call(request, SubscriptionFound, scope.timeout)
 
 
-async def end_subscription(scope: SessionScope, name: str) -> None:
-    """End a durable subscription that no consumer has."""
+async def end_subscription(scope: SessionScope, name: str, channels: Sequence[str] = ()) -> None:
+    """End a durable subscription that no consumer has, or its parts in these channels.
+
+    Nothing is ended while any part has a consumer. Parts that were ended before are passed over.
+    """
     await scope.end_stays()
-    found = await _find(scope, name, ends=True)
-    ended = await scope.order(found.channel, Unsubscribe(subscription=found.subscription))
-    error = subscription_error(ended)
-    if error is not None:
-        raise error
+    first = await _find(scope, name, ends=True, channel=channels[0] if channels else "")
+    found = [first]
+    for channel in dict.fromkeys(channels or first.channels):
+        if channel != first.channel:
+            try:
+                found.append(await _find(scope, name, ends=True, channel=channel))
+            except (SubscriptionInUse, SubscriptionUnavailable):
+                raise
+            except SubscriptionError:
+                pass
+    for part in found:
+        ended = await scope.order(part.channel, Unsubscribe(subscription=part.subscription))
+        error = subscription_error(ended)
+        if error is not None:
+            raise error
 
 
 def _name(durable: str | None, shared: str | bool) -> str:
@@ -146,12 +189,15 @@ def _name(durable: str | None, shared: str | bool) -> str:
     return name
 
 
-def _start(start: Start | None) -> tuple[StartKind, int]:
-    match start:
-        case None | "latest":
-            return StartKind.LATEST, 0
-        case "earliest":
-            return StartKind.EARLIEST, 0
-        case int() if not isinstance(start, bool) and 0 <= start <= U64_MAX:
-            return StartKind.NUMBER, start
-    raise LocalError(f'start is "earliest", "latest" or a sequence number; it was {start!r}')
+def _check_start(start: object) -> None:
+    if start in (None, "latest", "earliest") or _is_number(start):
+        return
+    if isinstance(start, Mapping) and start and all(map(_is_number, start.values())):
+        return
+    raise LocalError(
+        f'start is "earliest", "latest", a sequence number, or one for each channel; it was {start!r}'
+    )
+
+
+def _is_number(given: object) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= U64_MAX

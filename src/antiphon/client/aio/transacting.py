@@ -140,11 +140,17 @@ class TransactedLane(SendLane):
             raise
         return Receipt(self.core.session, self.channel, sends.first_row + sends.count - 1, None)
 
-    async def send_many(self, bodies: Iterable[Any] | AsyncIterable[Any], timeout_s: float) -> Receipts:
+    async def begin_sending(self, timeout_s: float) -> UncommittedSending:
         await self.turn(timeout_s)
         self.submit_gathered()  # what was sent before comes before
         part = self.transactions.part(self.channel)
-        return await UncommittedSending(self, part, self.transactions, timeout_s).send(bodies)
+        return UncommittedSending(self, part, self.transactions, timeout_s)
+
+    async def send_batches(self, batches: AsyncIterable[Batch], timeout_s: float) -> Receipts:
+        raise LocalError("batches are staged, or sent outside of transactions")
+
+    async def target_of(self, message_id: str, timeout_s: float) -> DestinationOpened:
+        raise LocalError("in a transaction nothing is sent under an id that it had before")
 
     def _gathering(self, part: TransactedPart, row: Row | None = None) -> UncommittedSends:
         sends = self._sends
@@ -307,11 +313,23 @@ class UncommittedSending(Sending):
         try:
             await self._send_each(bodies)
         except BaseException as error:
-            if self.receipts:
-                interrupted = LocalError("sending was interrupted")
-                self._owner.doom(self._part, error if isinstance(error, AntiphonError) else interrupted)
+            self.spoil(error)
             raise
         return self.receipts
+
+    def spoil(self, error: BaseException) -> None:
+        if self.receipts:
+            interrupted = LocalError("sending was interrupted")
+            self._owner.doom(self._part, error if isinstance(error, AntiphonError) else interrupted)
+
+    @property
+    def waiting(self) -> int:
+        return int(self._is_held_up)
+
+    @property
+    def progress(self) -> None:
+        """Room is waited for by `_wait_for_room`: there are no outcomes."""
+        return None
 
     async def send_batch(self, batch: Batch) -> None:
         """Send columns; return when there is room for more. If this raises, nothing of the part may be

@@ -141,3 +141,77 @@ class Receipts(Sequence[Receipt]):
 
     def __repr__(self) -> str:
         return f"<{self._length} receipts on {self.channel}>"
+
+
+class Share(NamedTuple):
+    """Messages that were sent one after the other to one channel; the first one is at `place` among all, and
+    `first` among those of its channel."""
+
+    place: int
+    channel: int
+    first: int
+    length: int
+
+
+class SpanningReceipts(Receipts):
+    """The receipts of a `send_many` to a destination of several channels, in the order of the bodies.
+
+    As long as not all are stored these are the receipts up to the first one that is missing.
+    """
+
+    __slots__ = ("_parts", "_shares", "_submitted")
+
+    def __init__(self, session: int, parts: Sequence[Receipts]) -> None:
+        super().__init__(session, "")
+        self._parts = parts
+        self._shares: list[Share] = []
+        self._submitted = [0] * len(parts)
+
+    def _share(self, channel: int, count: int) -> None:
+        """The next `count` messages go to this channel, which is named by its place."""
+        last = self._shares[-1] if self._shares else None
+        if last is not None and last.channel == channel:
+            self._shares[-1] = last._replace(length=last.length + count)
+        else:
+            place = 0 if last is None else last.place + last.length
+            self._shares.append(Share(place, channel, self._submitted[channel], count))
+        self._submitted[channel] += count
+
+    def _count(self) -> None:
+        """Look how many are stored, from the first on."""
+        for place, channel, first, length in self._shares:
+            stored = min(length, len(self._parts[channel]) - first)
+            if stored < length:
+                self._length = place + max(0, stored)
+                return
+        self._length = sum(self._submitted)
+
+    @property
+    def duplicates(self) -> int:
+        """How many of the messages were there before, under the same `dedup_id`."""
+        return sum(receipt.duplicate for receipt in self)
+
+    @overload
+    def __getitem__(self, index: int) -> Receipt: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Receipt]: ...
+    def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(self._length))]
+        if not -self._length <= index < self._length:
+            raise IndexError(f"receipt {index} of {self._length}")
+        index %= self._length
+        share = self._shares[bisect_right(self._shares, index, key=lambda share: share.place) - 1]
+        return self._parts[share.channel][share.first + index - share.place]
+
+    def __iter__(self) -> Iterator[Receipt]:
+        streams = [iter(part) for part in self._parts]
+        left = self._length
+        for _, channel, _, length in self._shares:
+            for _ in range(min(length, left)):
+                yield next(streams[channel])
+            left -= min(length, left)
+
+    def __repr__(self) -> str:
+        channels = ", ".join(part.channel for part in self._parts)
+        return f"<{self._length} receipts on {channels}>"
