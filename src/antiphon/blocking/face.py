@@ -5,7 +5,7 @@ Written by tools/blocking_face.py; edit the asyncio class, and run `make generat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
@@ -53,6 +53,8 @@ class Admin(Face[AsyncAdmin]):
     def destinations(self) -> list[dict[str, Any]]:
         """The destinations with their counts.
 
+        One that has several channels is one row, with its parts.
+
         >>> [destination["messages"] for destination in admin.destinations()]
         """
         return self._loop.run(self._inner.destinations())
@@ -84,6 +86,7 @@ class Admin(Face[AsyncAdmin]):
         dedup_window: Duration | None = None,
         exclusive: bool | None = None,
         channel: str | None = None,
+        channels: int | Sequence[str] | None = None,
     ) -> None:
         """Make a destination. If it exists and is set as asked for, that is fine too.
 
@@ -106,7 +109,14 @@ class Admin(Face[AsyncAdmin]):
         An `exclusive` queue gives its messages to one consumer at a time; the others wait in line, and
         the next takes over when the first is closed or lost.
 
+        With `channels`, a number of them or their names, the destination has a part in each, and so may
+        be larger and faster than one channel is. Messages with the same `key` go to the same channel and
+        stay in order; other messages are spread over the channels. Limits such as `retention_bytes` are
+        those of each part. The channels of a name stay, also when it is deleted; an exclusive queue has
+        one channel.
+
         >>> admin.create("topic:prices", retention=timedelta(days=7), retention_bytes=10**10)
+        >>> admin.create("queue:orders", channels=2)
         """
         self._loop.run(
             self._inner.create(
@@ -119,6 +129,7 @@ class Admin(Face[AsyncAdmin]):
                 dedup_window=dedup_window,
                 exclusive=exclusive,
                 channel=channel,
+                channels=channels,
             )
         )
 
@@ -191,6 +202,8 @@ class Admin(Face[AsyncAdmin]):
 
     def delete(self, destination: str) -> None:
         """Delete a destination with all its messages and subscriptions; its consumers are closed and told.
+
+        If that was interrupted, repeat it: of a destination with several channels, a part may be left.
 
         >>> admin.delete("queue:orders")
         """

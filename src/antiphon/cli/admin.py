@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import antiphon
 from antiphon.cli.options import (
     add_connection_options,
+    channels_option,
     duration_up_to,
     not_negative,
     retention_option,
@@ -92,8 +93,15 @@ def add_command(commands: Any) -> None:
         help="a file with the names, each on a line of its own; - is standard input",
     )
     _add_settings(create)
-    create.add_argument(
+    where = create.add_mutually_exclusive_group()
+    where.add_argument(
         "--channel", metavar="NAME", help="where it is to live; if not given, where there is least to keep"
+    )
+    where.add_argument(
+        "--channels",
+        type=channels_option,
+        metavar="N|NAMES",
+        help="have a part in each of several channels: so many (2, say), or these (a,b)",
     )
     add_connection_options(create)
     create.set_defaults(run=_create)
@@ -321,7 +329,7 @@ def _create(arguments: argparse.Namespace) -> int:
         name: getattr(arguments, name)
         for name in (
             *("retention", "retention_bytes", "redelivery_limit", "redelivery_delay", "dead_to"),
-            *("dedup_window", "exclusive", "channel"),
+            *("dedup_window", "exclusive", "channel", "channels"),
         )
     }
     names: list[str] = arguments.destinations

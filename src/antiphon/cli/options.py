@@ -186,6 +186,11 @@ def start_option(text: str) -> Start:
     return int(text)
 
 
+def channels_option(text: str) -> int | list[str]:
+    """A number of channels, or their names: `2`, `a,b`."""
+    return positive(text) if text.isdecimal() else text.split(",")
+
+
 def retention_option(text: str) -> float | Literal["consumed"]:
     """`consumed`, or a time: `90`, `90s`, `5m`, `1h`, `7d`."""
     if text == "consumed":

@@ -39,7 +39,7 @@ class Loads:
         channels = sorted(self._loads, key=self._rank)[:count]
         for channel in channels:
             self._added[channel] += DESTINATION_LOAD
-        return tuple(channels)
+        return tuple(sorted(channels))
 
     def _rank(self, channel: str) -> tuple[bool, int, str]:
         load = self._loads[channel]

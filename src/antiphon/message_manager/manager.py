@@ -586,6 +586,7 @@ class MessageManager:
                 {
                     "name": destination.name,
                     "channel": self.channel,
+                    "channels": channels_of(destination.settings),
                     "temporary": destination.id in self.state.directory.temporaries,
                     "messages": destination.live.count,
                     "in_flight": delivery.in_flight_count(destination.id) if delivery else 0,
@@ -614,7 +615,7 @@ class MessageManager:
             "log_time_ms": state.log_time_ms,
             "clock_difference_ms": self._log_clock.difference_ms if self.is_primary else None,
             "sessions": len(state.sessions),
-            "destinations": len(state.directory),
+            "destinations": state.directory.count(self.channel),
             "transactions": {
                 "open": len(state.transactions.open),
                 "prepared": len(state.transactions.prepared),

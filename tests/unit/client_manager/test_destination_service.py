@@ -419,7 +419,7 @@ def part_open(request: int, channel: str, create: bool = True) -> frames.Destina
 
 
 @pytest.mark.parametrize(
-    ("wish", "placement"), [(2, "b,c"), (["b", "a"], "b,a"), (["c", "a", "b"], "c,a,b"), (3, "b,c,a")]
+    ("wish", "placement"), [(2, "b,c"), (["b", "a"], "b,a"), (["c", "a", "b"], "c,a,b"), (3, "a,b,c")]
 )
 def test_a_spanning_destination_is_placed_first_and_its_parts_are_made_in_order(
     wish: object, placement: str

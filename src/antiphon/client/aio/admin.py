@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from antiphon.client.aio.block import Duration, seconds
@@ -12,9 +12,16 @@ from antiphon.client.aio.dead import DeadQueue, MakeScope, describe, move
 from antiphon.client.aio.holds import read_reports
 from antiphon.client.aio.link import ClientLink
 from antiphon.client.aio.merging import check_channel
+from antiphon.client.aio.scope import SessionScope
 from antiphon.client.core.outbox import Order
 from antiphon.client.core.outcomes import destination_error
-from antiphon.errors import InvalidName, LocalError, ProtocolError
+from antiphon.errors import (
+    DestinationError,
+    DestinationUnavailable,
+    InvalidName,
+    LocalError,
+    ProtocolError,
+)
 from antiphon.names import parse_destination
 from antiphon.wire.commands import AlterDestination, DeleteDestination, PurgeDestination
 from antiphon.wire.frames import AckMode, Answer, DestinationOpened, RangeTold
@@ -54,12 +61,14 @@ def _settings(
     return settings
 
 
-def _placed(settings: dict[str, Any], channel: str | None) -> str:
-    """The settings of a new destination, with the channel it is to live in, if that is given."""
+def _placed(settings: dict[str, Any], channel: str | None, channels: int | Sequence[str] | None) -> str:
+    """The settings of a new destination, with the channel or the channels it is to live in, if given."""
     if channel is not None:
         if not isinstance(channel, str) or not channel:
             raise LocalError(f"channel is the name of one; it was {channel!r}")
         settings["channel"] = channel
+    if channels is not None:
+        settings["channels"] = channels if isinstance(channels, int | str) else list(channels)
     return json.dumps(settings, sort_keys=True)
 
 
@@ -87,6 +96,8 @@ class Admin:
     async def destinations(self) -> list[dict[str, Any]]:
         """The destinations with their counts.
 
+        One that has several channels is one row, with its parts.
+
         >>> [destination["messages"] for destination in await admin.destinations()]
         """
         rows: list[dict[str, Any]] = []
@@ -94,7 +105,7 @@ class Admin:
         while True:
             rows += page.get("rows", [])
             if not page.get("next"):
-                return rows
+                return put_together(rows)
             page = await self._ask("destinations", dict, **page["next"])
 
     async def digests(self) -> list[dict[str, Any]]:
@@ -128,6 +139,7 @@ class Admin:
         dedup_window: Duration | None = None,
         exclusive: bool | None = None,
         channel: str | None = None,
+        channels: int | Sequence[str] | None = None,
     ) -> None:
         """Make a destination. If it exists and is set as asked for, that is fine too.
 
@@ -150,7 +162,13 @@ class Admin:
         An `exclusive` queue gives its messages to one consumer at a time; the others wait in line, and the
         next takes over when the first is closed or lost.
 
+        With `channels`, a number of them or their names, the destination has a part in each, and so may be
+        larger and faster than one channel is. Messages with the same `key` go to the same channel and stay in
+        order; other messages are spread over the channels. Limits such as `retention_bytes` are those of each
+        part. The channels of a name stay, also when it is deleted; an exclusive queue has one channel.
+
         >>> await admin.create("topic:prices", retention=timedelta(days=7), retention_bytes=10**10)
+        >>> await admin.create("queue:orders", channels=2)
         """
         if not parse_destination(destination).can_be_chosen:
             raise InvalidName(not_to_choose(destination))
@@ -158,7 +176,7 @@ class Admin:
             retention, retention_bytes, redelivery_limit, redelivery_delay, dead_to, dedup_window, exclusive
         )
         link = self._link()
-        request = link.core.create_destination(destination, _placed(settings, channel))
+        request = link.core.create_destination(destination, _placed(settings, channel, channels))
         await link.call(request, DestinationOpened, self._timeout)
 
     async def create_many(
@@ -173,6 +191,7 @@ class Admin:
         dedup_window: Duration | None = None,
         exclusive: bool | None = None,
         channel: str | None = None,
+        channels: int | Sequence[str] | None = None,
     ) -> list[CreationResult]:
         """Make many destinations with the same settings, see `create`; thousands of them take a second.
 
@@ -189,7 +208,8 @@ class Admin:
         settings = _settings(
             retention, retention_bytes, redelivery_limit, redelivery_delay, dead_to, dedup_window, exclusive
         )
-        return await create_many(self._link(), destinations, _placed(settings, channel), self._timeout)
+        text = _placed(settings, channel, channels)
+        return await create_many(self._link(), destinations, text, self._timeout)
 
     async def change(
         self,
@@ -218,9 +238,12 @@ class Admin:
     async def delete(self, destination: str) -> None:
         """Delete a destination with all its messages and subscriptions; its consumers are closed and told.
 
+        If that was interrupted, repeat it: of a destination with several channels, a part may be left.
+
         >>> await admin.delete("queue:orders")
         """
-        await self._order(destination, lambda id: DeleteDestination(destination=id))
+        # The first part goes last: as long as there are others, it is there.
+        await self._order(destination, lambda id: DeleteDestination(destination=id), is_reversed=True)
 
     async def purge(self, destination: str, *, channel: str = "") -> None:
         """Drop all messages of a destination, also those that consumers have; subscriptions stay.
@@ -308,18 +331,24 @@ class Admin:
     async def _channels(self) -> tuple[str, ...]:
         return await self._link().channels(self._timeout)
 
-    async def _order(self, name: str, command: Callable[[int], Order], channel: str = "") -> None:
-        """Have a command about a destination ordered; raises DestinationError with the reason if refused."""
+    async def _order(
+        self, name: str, command: Callable[[int], Order], channel: str = "", *, is_reversed: bool = False
+    ) -> None:
+        """Have a command about a destination, or about each of its parts, ordered.
+
+        Raises DestinationError with the reason if refused. Nothing is ordered while a channel is away.
+        """
         parse_destination(name)
         scope = self._make_scope(AckMode.AUTO)
         try:
-            opened = await scope.open_destination(name, create=False, channel=channel)
-            outcome = await scope.order(opened.channel, command(opened.destination))
+            parts = await _parts(scope, name, channel)
+            for part in reversed(parts) if is_reversed else parts:
+                outcome = await scope.order(part.channel, command(part.destination))
+                error = destination_error(outcome, name)
+                if error is not None:
+                    raise error
         finally:
             await scope.close()
-        error = destination_error(outcome, name)
-        if error is not None:
-            raise error
 
     async def _ask_range(self, channel: str, question: str) -> dict[str, Any]:
         link = self._link()
@@ -337,3 +366,62 @@ class Admin:
         if not isinstance(answer, kind):
             raise ProtocolError(f"the answer to {question!r} is of an unexpected form")
         return answer
+
+
+async def _parts(scope: SessionScope, name: str, channel: str) -> list[DestinationOpened]:
+    """The destination, or those of its parts that are there."""
+    opened = await scope.open_destination(name, create=False, channel=channel)
+    if not opened.channels:
+        return [opened]
+    parts: list[DestinationOpened] = []
+    missing: list[DestinationError] = []
+    for one in opened.channels:
+        try:
+            parts.append(await scope.open_destination(name, create=False, channel=one))
+        except DestinationUnavailable:
+            raise
+        except DestinationError as error:
+            missing.append(error)
+    if not parts:
+        raise missing[0]
+    return parts
+
+
+def put_together(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The destinations, with one row for the parts of each that has several channels."""
+    whole: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        spans = ",".join(row.get("channels", ()))
+        key = (row["name"], spans or row["channel"])
+        if not spans:
+            whole[key] = row
+        elif key not in whole:
+            whole[key] = {**row, "channel": spans, "parts": [row]}
+        else:
+            whole[key] = _sum(whole[key], row)
+    return list(whole.values())
+
+
+def _sum(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    """The row of a destination with one more of its parts."""
+    summed = dict(whole)
+    for name, value in part.items():
+        if isinstance(value, bool):
+            summed[name] = whole[name] or value
+        elif isinstance(value, int):
+            summed[name] = whole[name] + value
+    subscriptions = {_identity(one): one for one in whole["subscriptions"]}
+    for one in part["subscriptions"]:
+        known = subscriptions.get(_identity(one))
+        backlog = one["backlog"] + (known["backlog"] if known is not None else 0)
+        subscriptions[_identity(one)] = {**one, "backlog": backlog}
+    summed["subscriptions"] = list(subscriptions.values())
+    summed["parts"] = [*whole["parts"], part]
+    return summed
+
+
+def _identity(subscription: dict[str, Any]) -> tuple[Any, ...]:
+    """A name tells which subscriptions of several parts are one; those without a name are listed each."""
+    if not subscription["name"]:
+        return (id(subscription),)
+    return tuple(subscription[name] for name in ("name", "client_id", "durable", "shared"))

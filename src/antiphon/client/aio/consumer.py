@@ -206,6 +206,7 @@ class Consumer(Block):
     def _merged(self, found: SeveralChannels) -> MessageSource:
         """The source of all parts, which takes the place of the one that has found them."""
         assert self._merge is not None, "a destination of one channel has several"
+        found.__traceback__ = None  # or a consumer that is dropped would live until garbage is collected
         if isinstance(self._intake, Intake):
             self._intake = self._merge(found.channels)
         return self._intake

@@ -150,6 +150,16 @@ class DeadQueue:
 
 async def move(make_scope: MakeScope, source: str, target: str, channel: str = "") -> int:
     """Move the messages of a queue that no consumer has to another destination; returns how many."""
+    scope = make_scope(AckMode.AUTO)
+    link = scope.link
+    request = link.core.open_destination(source, create=False, channel=channel)
+    opened = await link.call(request, DestinationOpened, scope.timeout)
+    channels = opened.channels or (channel,)
+    return sum([await _move(make_scope, source, target, one) for one in channels])
+
+
+async def _move(make_scope: MakeScope, source: str, target: str, channel: str) -> int:
+    """Move the messages of a queue, or of its part in one channel."""
     end = await _end_of(make_scope, source, channel)
     scope = make_scope(AckMode.TRANSACTED)
     moved = 0

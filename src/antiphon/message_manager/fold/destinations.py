@@ -21,8 +21,10 @@ from antiphon.message_manager.state.destinations.directory import KIND_NAMES, KI
 from antiphon.message_manager.state.destinations.queue import Queue
 from antiphon.message_manager.state.destinations.settings import (
     DEAD_QUEUE_SETTINGS,
+    channels_of,
     check_together,
     complete,
+    completed,
     difference,
     read_settings,
     spell,
@@ -30,7 +32,7 @@ from antiphon.message_manager.state.destinations.settings import (
 from antiphon.message_manager.state.destinations.subscription import Subscription
 from antiphon.message_manager.state.destinations.temporaries import TEMPORARIES_MAX
 from antiphon.message_manager.state.destinations.topic import Topic
-from antiphon.names import DEAD_QUEUE_NAME, parse_destination, read_channels, spans
+from antiphon.names import DEAD_QUEUE_NAME, parse_destination, read_channels, spans, spell_channels
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import (
     AlterDestination,
@@ -84,9 +86,9 @@ def create(channel: Channel, turn: Turn, wish: CreateDestination) -> Verdict | N
 
 def _check_part(channel: Channel, wish: CreateDestination) -> None:
     """Raises DestinationError if this is a part of a destination that has none in this channel."""
-    spelled = read_settings(wish.settings, is_topic=wish.kind == KIND_TOPIC).get("channels")
-    if spelled is not None and channel.name not in read_channels(spelled):
-        raise DestinationError(f"channel {channel.name} is none of its channels {spelled}")
+    channels = channels_of(completed(wish.settings, is_topic=wish.kind == KIND_TOPIC))
+    if channels and channel.name not in channels:
+        raise DestinationError(f"channel {channel.name} is none of its channels {spell_channels(channels)}")
 
 
 def _other_setting(there: Destination, wish: CreateDestination) -> str | None:

@@ -10,7 +10,7 @@ from antiphon.errors import InvalidName
 from antiphon.message_manager.state.destinations.ages import Ages
 from antiphon.message_manager.state.destinations.index import SegmentUse
 from antiphon.message_manager.state.destinations.queue import Queue
-from antiphon.message_manager.state.destinations.settings import completed
+from antiphon.message_manager.state.destinations.settings import channels_of, completed
 from antiphon.message_manager.state.destinations.subscription import Subscription
 from antiphon.message_manager.state.destinations.temporaries import Temporaries, Temporary
 from antiphon.message_manager.state.destinations.topic import Topic
@@ -41,6 +41,7 @@ class Directory:
         "_by_name",
         "_by_session",
         "_named",
+        "_parts",
         "_subscriptions",
         "_topics",
         "ages",
@@ -53,6 +54,7 @@ class Directory:
         self._by_id: dict[int, Destination] = {}
         self._by_name: dict[str, Destination] = {}
         self._topics: dict[int, Topic] = {}
+        self._parts: dict[int, tuple[str, ...]] = {}
         self._subscriptions: dict[int, Subscription] = {}
         # Those with a name by their keys; those that are not durable by the sessions that have them, and id.
         self._named: dict[tuple[bool, str, str], Subscription] = {}
@@ -65,6 +67,10 @@ class Directory:
 
     def __len__(self) -> int:
         return len(self._by_id)
+
+    def count(self, channel: str) -> int:
+        """How many destinations this channel has; a spanning one counts in its first channel."""
+        return len(self._by_id) - sum([channels[0] != channel for channels in self._parts.values()])
 
     def __iter__(self) -> Iterator[Destination]:
         """By id, ascending."""
@@ -123,6 +129,8 @@ class Directory:
         assert not self._by_id or made.id > next(reversed(self._by_id)), "ids of destinations do not ascend"
         self._by_id[made.id] = made
         self._by_name[made.name] = made
+        if channels := channels_of(made.settings):
+            self._parts[made.id] = channels
         if isinstance(made, Topic):
             self._topics[made.id] = made
             self.ages.look(made)
@@ -141,6 +149,7 @@ class Directory:
         gone.index.clear(gone.stored)
         del self._by_id[gone.id]
         del self._by_name[gone.name]
+        self._parts.pop(gone.id, None)
         self.temporaries.remove(gone.id)
 
     # -- subscriptions -----------------------------------------------------------

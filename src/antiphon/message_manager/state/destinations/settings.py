@@ -155,8 +155,9 @@ def dedup_window_of(settings: str) -> int:
 
 def channels_of(settings: str) -> tuple[str, ...]:
     """The channels of the spanning destination that this is a part of; empty if the destination is whole."""
-    spelled = json.loads(settings).get("channels")
-    return () if spelled is None else read_channels(spelled)
+    if '"channels"' not in settings:
+        return ()
+    return read_channels(json.loads(settings)["channels"])
 
 
 class ReturnRules(NamedTuple):
