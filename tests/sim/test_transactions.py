@@ -41,6 +41,7 @@ PROBES = (
     "client.outcome.SESSION_UNKNOWN",
     "client.session_replaced",
     "client.session_resumed",
+    "client.spanning",
     "clock.stepped_ahead",
     "clock.stepped_back",
     "faults.blackout",

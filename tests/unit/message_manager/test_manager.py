@@ -506,6 +506,7 @@ def test_destinations_are_told_in_the_words_of_the_public_surface(
     assert row == {
         "name": "queue:orders",
         "channel": "main",
+        "channels": (),
         "temporary": False,
         "messages": 3,
         "in_flight": 2,

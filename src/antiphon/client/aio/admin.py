@@ -392,7 +392,7 @@ def put_together(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     whole: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         spans = ",".join(row.get("channels", ()))
-        key = (row["name"], spans or row["channel"])
+        key = (row["name"], spans or str(row.get("channel")))
         if not spans:
             whole[key] = row
         elif key not in whole:

@@ -135,18 +135,19 @@ class Session(Block):
                     return dropped.taken_over()
             return made
 
+        if channel or not name.has_parts:
+            return self._consumer(destination, intake, channel)
+        return Consumer(MergedIntake(self._scope, destination, intake))
+
+    def _consumer(self, destination: str, intake: Callable[[str], Intake], channel: str) -> Consumer:
+        """A consumer; when it is opened, or before, the session knows whether that takes several parts."""
+
         def merged(channels: tuple[str, ...]) -> MergedIntake:
             self._scope.spanning[destination] = channels
             return MergedIntake(self._scope, destination, intake, channels)
 
-        if channel:
-            return Consumer(intake(channel))
-        if name.has_parts:
-            return Consumer(MergedIntake(self._scope, destination, intake))
-        if (channels := self._scope.spanning.get(destination)) is not None:
-            # Asked for again, perhaps: the parts of a dropped consumer are taken over.
-            return Consumer(merged(channels))
-        return Consumer(intake(""), merged)
+        channels = self._scope.spanning.get(destination)
+        return Consumer(intake(channel), merged) if channels is None else Consumer(merged(channels))
 
     def browse(
         self, destination: str, *, selector: str | None = None, create: bool = True, channel: str = ""

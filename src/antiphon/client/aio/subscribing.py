@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from antiphon.client.aio.scope import SessionScope
@@ -129,9 +129,9 @@ class SubscriptionWish:
     async def _end_other(self, scope: SessionScope, channel: str) -> None:
         """End another subscription that has the name in a channel; of one to this topic only that part."""
         try:
-            found = await _find(scope, self.name, channel=channel)
-            parts = () if found.topic == self._topic else found.channels
-            await end_subscription(scope, self.name, (channel, *parts))
+            await scope.end_stays()
+            first = await _find(scope, self.name, ends=True, channel=channel)
+            await _end_parts(scope, self.name, first, is_whole=first.topic != self._topic)
         except SubscriptionInUse:
             raise
         except SubscriptionError:
@@ -147,23 +147,27 @@ async def _find(
     return await link.call(request, SubscriptionFound, scope.timeout)
 
 
-async def end_subscription(scope: SessionScope, name: str, channels: Sequence[str] = ()) -> None:
-    """End a durable subscription that no consumer has, or its parts in these channels.
-
-    Nothing is ended while any part has a consumer. Parts that were ended before are passed over.
-    """
+async def end_subscription(scope: SessionScope, name: str) -> None:
+    """End a durable subscription that no consumer has."""
     await scope.end_stays()
-    first = await _find(scope, name, ends=True, channel=channels[0] if channels else "")
-    found = [first]
-    for channel in dict.fromkeys(channels or first.channels):
+    await _end_parts(scope, name, await _find(scope, name, ends=True), is_whole=True)
+
+
+async def _end_parts(scope: SessionScope, name: str, first: SubscriptionFound, *, is_whole: bool) -> None:
+    """End a durable subscription, or only the part that was found, if no consumer has a part of it.
+
+    A part that an earlier call has ended is passed over.
+    """
+    parts = [first]
+    for channel in first.channels if is_whole else ():
         if channel != first.channel:
             try:
-                found.append(await _find(scope, name, ends=True, channel=channel))
+                parts.append(await _find(scope, name, ends=True, channel=channel))
             except (SubscriptionInUse, SubscriptionUnavailable):
                 raise
             except SubscriptionError:
                 pass
-    for part in found:
+    for part in parts:
         ended = await scope.order(part.channel, Unsubscribe(subscription=part.subscription))
         error = subscription_error(ended)
         if error is not None:

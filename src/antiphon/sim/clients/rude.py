@@ -197,6 +197,8 @@ class Account:
     channel: str = ""
     destination: int = 0
     settings_version: int = 0
+    # Of a spanning destination: the channel of this part.
+    part: str = ""
 
     @property
     def is_topic(self) -> bool:
@@ -208,6 +210,10 @@ class Account:
         if self.settings:
             return DestinationCreate(request=request, name=self.name, settings=self.settings)
         return DestinationOpen(request=request, name=self.name, create=True)
+
+    def wish_for_part(self, request: int) -> DestinationOpen:
+        """How the part of a spanning destination that is there is asked for."""
+        return DestinationOpen(request=request, name=self.name, create=False, channel=self.part)
 
 
 class RudeSession:
@@ -373,6 +379,10 @@ class RudeSession:
 
         if not isinstance(frame, DestinationOpened):
             self.world.after(AGAIN_NS, again)
+            return
+        if frame.channels:
+            self.world.probe("client.spanning")
+            self.ask(account.wish_for_part, lambda frame: self._on_found(at, frame))
             return
         account.destination, account.settings_version = frame.destination, frame.settings_version
         account.channel = frame.channel

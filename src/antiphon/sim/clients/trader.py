@@ -35,7 +35,7 @@ from antiphon.errors import LocalError, TransactionRolledBack
 from antiphon.sim.checkers.bank import Key, Money, amount_of
 from antiphon.sim.clients.bank import Branch, Coins
 from antiphon.sim.clients.library import AlwaysAwaited, LibraryClient
-from antiphon.sim.clients.rude import AGAIN_NS
+from antiphon.sim.clients.rude import AGAIN_NS, Account
 from antiphon.sim.world import MILLISECOND_NS
 from antiphon.wire.commands import ConfirmItem, OutcomeCode, StartKind, Subscribe
 from antiphon.wire.frames import AckMode, DestinationOpened, RangePage, TransactionDecided
@@ -212,14 +212,16 @@ class Trader(LibraryClient):
             return
         account = self._accounts[len(self._places)]
         request = core.create_destination(account.name, account.settings)
-        self.when_answered(request, partial(self._on_made, account.name))
+        self.when_answered(request, partial(self._on_made, account))
 
-    def _on_made(self, name: str, reply: object) -> None:
+    def _on_made(self, account: Account, reply: object) -> None:
         if not isinstance(reply, DestinationOpened):
             self.later(AGAIN_NS, self._find_accounts)
             return
         core, session = self.live
-        request = core.open_destination(name, create=False, session=session.session)
+        request = core.open_destination(
+            account.name, create=False, session=session.session, channel=account.part
+        )
         self.when_answered(request, self._on_opened)
 
     def _on_opened(self, reply: object) -> None:

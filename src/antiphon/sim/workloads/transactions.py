@@ -40,6 +40,8 @@ from antiphon.sim.world import MILLISECOND_NS, SECOND_NS
 
 TOPICS = "Topics"
 """The name under which a run is asked for without topics."""
+SPANNING = "Spanning"
+"""The name under which a run is asked for without a destination of several channels."""
 RETIRING = "Retiring"
 """The name under which a run is asked for without consumers that are closed within transactions."""
 _OPENING_NS = 2 * SECOND_NS
@@ -102,6 +104,8 @@ class TransactionRun(TownRun[TransactionProfile]):
         for number in range(profile.topics if TOPICS not in self._without else 0):
             settings = chance.choice(SETTINGS)
             accounts.append(_account(f"topic:account{number}", chance.choice(channels), settings))
+        if not profile.is_made and SPANNING not in self._without:
+            accounts += self._spanning_accounts()
         branch = Branch(self._hall, profile.clients, profile.tellers, self._bank, accounts)
 
         def rude(name: str) -> RudeClient:
@@ -124,6 +128,17 @@ class TransactionRun(TownRun[TransactionProfile]):
         if not self.profile.is_made and chance.random() < 0.5:
             Collector(rude("collector"), branch, chance.randrange(queues))
         return clients
+
+    def _spanning_accounts(self) -> list[Account]:
+        """In half of the runs a queue or a topic that spans channels: each part is an account of its own."""
+        chance = self.world.random(SPANNING)
+        if chance.random() < 0.5:
+            return []
+        several = chance.sample(self.profile.channels, chance.randint(2, len(self.profile.channels)))
+        name = chance.choice(("queue:spanning", "topic:spanning"))
+        settings = json.loads(chance.choice(SETTINGS)) if name.startswith("topic") else {}
+        text = json.dumps({**settings, "channels": several})
+        return [Account(name, text, channel, part=channel) for channel in several]
 
     def figures(self) -> dict[str, int]:
         return self._bank.figures | super().figures()
