@@ -14,6 +14,7 @@ import pytest
 
 import antiphon
 import antiphon.blocking
+from antiphon.batch import Batch, BatchBuilder
 from antiphon.client.core.spanning import place_of
 from tests.cluster_processes import ClusterProcess
 from tests.processes import antiphon as run
@@ -471,6 +472,45 @@ def test_the_blocking_face_and_the_command_line_use_a_spanning_queue_as_any_othe
     received = run("receive", name, "--count", "140", "--json", url=cluster.url).stdout.splitlines()
     assert {json.loads(line)["channel"] for line in received} == set(CHANNELS)
     run("admin", "delete", name, url=cluster.url)
+
+
+def columns(rows: Iterable[antiphon.Row]) -> Batch:
+    """The messages as one batch."""
+    builder = BatchBuilder()
+    for row in rows:
+        builder.add(row.body, key=row.key, timestamp_ms=1)
+    return builder.build(1, 1)
+
+
+def test_columns_are_divided_by_their_keys(cluster: ClusterProcess) -> None:
+    async def test() -> None:
+        name = "queue:columns"
+        async with opened(cluster) as (connection, session):
+            await connection.admin().create(name, channels=2)
+
+            async def source() -> AsyncIterator[Batch]:
+                for _ in range(3):
+                    yield columns(keyed(80))
+                    yield columns([antiphon.Row(b"free")] * 10)
+
+            receipts = await session.producer(name).send_batches(source())
+            await _check_receipts(session, name, receipts)
+            stored = of_keys([one async for one in session.browse(name)])
+            assert stored.pop(None) == [b"free"] * 30
+            assert stored == {key: [*bodies * 3] for key, bodies in wanted_of_keys(keyed(80)).items()}
+            await connection.admin().purge(name)
+            async with connection.staging("columns") as staging:
+                async with staging.writer() as writer:
+                    await writer.write(name, columns(keyed(80)))
+                    await writer.write(name, columns([antiphon.Row(b"free")] * 10))
+                    part = await writer.seal()
+                assert part.messages == 90
+                assert await staging.commit(1, [part]) == "committed"
+            stored = of_keys([one async for one in session.browse(name)])
+            assert stored.pop(None) == [b"free"] * 10
+            assert stored == wanted_of_keys(keyed(80))
+
+    asyncio.run(test())
 
 
 def test_staged_messages_become_visible_in_all_channels_at_once(cluster: ClusterProcess) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import antiphon
 import antiphon.blocking
 from antiphon.pipeline.offsets import Offset
 from antiphon.pipeline.options import SourceOptions
@@ -79,6 +80,26 @@ def test_channels_share_a_trigger_and_destinations_that_come_later_are_found(clu
         assert len(set(seen)) == len(seen) == 1050
         assert sorted(offset.channels) == ["a", "b", "c"]
         assert plan.latest(offset) == offset
+
+
+@pytest.mark.parametrize("choice", ["subscribe", "subscribePattern"])
+def test_a_spanning_topic_is_read_from_all_its_channels(cluster: ClusterProcess, choice: str) -> None:
+    name = f"topic:spanning.{choice}"
+    with antiphon.blocking.connect(cluster.url) as connection:
+        connection.admin().create(name, retention=3600, channels=3)
+        plan = planner(cluster.url, connection, **{choice: name})
+        offset = plan.initial("earliest")
+        with connection.session() as session:
+            receipts = session.producer(name).send_many([antiphon.Row(b"", key=str(n)) for n in range(300)])
+        seen: list[tuple[str, int]] = []
+        deadline = time.monotonic() + SECONDS
+        while len(seen) < 300:
+            assert time.monotonic() < deadline
+            end = plan.latest(offset, Limit(rows=40))
+            seen += read(connection, plan, offset, end)
+            offset = end
+        assert sorted(seen) == sorted((one.channel, one.sequence) for one in receipts)
+        assert {channel for channel, _ in seen} == {"a", "b", "c"}
 
 
 def test_an_idle_query_over_all_channels_asks_at_most_twenty_times_a_second(cluster: ClusterProcess) -> None:

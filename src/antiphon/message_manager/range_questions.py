@@ -13,6 +13,7 @@ from typing import Any, Final
 from antiphon.errors import ProtocolError
 from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.message_manager.state.destinations.directory import Destination
+from antiphon.message_manager.state.destinations.settings import channels_of
 
 LISTING_LENGTH_MAX: Final = 1 << 19
 """Characters of names in one page of a listing, unless a single name has more."""
@@ -223,10 +224,12 @@ def _time(state: ChannelState, asked: Question) -> dict[str, Any]:
 def _list(state: ChannelState, asked: Question) -> dict[str, Any]:
     """A page of names and ids, of destinations with ids above `after`; and whether there are more.
 
+    `parts` are the ids of those that are parts of spanning destinations.
     Temporary ones are left out: they come and go, and a pattern would mean those of strangers.
     """
     after, length, more = _number(asked, "after", 0), 0, False
     rows: list[tuple[int, str]] = []
+    parts: list[int] = []
     for destination in state.directory.after(after):
         if destination.id in state.directory.temporaries:
             continue
@@ -234,8 +237,11 @@ def _list(state: ChannelState, asked: Question) -> dict[str, Any]:
             more = True
             break
         rows.append((destination.id, destination.name))
+        if channels_of(destination.settings):
+            parts.append(destination.id)
         length += len(destination.name) + 24
-    return {"rows": rows, "more": more, "version": state.directory.version, "applied": state.applied}
+    version = state.directory.version
+    return {"rows": rows, "parts": parts, "more": more, "version": version, "applied": state.applied}
 
 
 def _holds(state: ChannelState, asked: Question) -> dict[str, Any]:

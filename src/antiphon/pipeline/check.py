@@ -71,7 +71,7 @@ def check(
         hold._asdict() for hold in ranges.holds() if not hold.destinations or names & {*hold.destinations}
     ]
     if checkpoint is not None:
-        report.checkpoint = _lag(report, start, heads)
+        report.checkpoint = _lag(report, subscribed, start, heads)
         if start.cluster not in ("", cluster := ranges.cluster()):
             report.problems.append(
                 f"the checkpoint belongs to cluster {start.cluster}, and this is cluster {cluster}"
@@ -146,7 +146,9 @@ def _checkpoint_offset(folder: Path) -> Offset:
     raise LocalError(f"there is no offset of Antiphon's source in the checkpoint {folder}")
 
 
-def _lag(report: CheckReport, start: Offset, heads: Mapping[str, ChannelHead]) -> dict[str, Any]:
+def _lag(
+    report: CheckReport, subscribed: Subscribed, start: Offset, heads: Mapping[str, ChannelHead]
+) -> dict[str, Any]:
     """How much waits behind a checkpoint, and whether its query can go on at all."""
     for channel, head in sorted(heads.items()):
         number = start.next(channel)
@@ -156,7 +158,8 @@ def _lag(report: CheckReport, start: Offset, heads: Mapping[str, ChannelHead]) -
                 f" {head.applied}: it is of another cluster, or the cluster has lost data"
             )
         for one in report.destinations:
-            first = max(start.next_of(one["name"], channel), start.since.get(one["name"], 1))
+            label = subscribed.label_of(one["channel"], one["id"])
+            first = max(start.next_of(label, channel), start.since.get(label, 1))
             if one["channel"] == channel and one["lost_through"] >= first:
                 report.problems.append(
                     f"messages of {one['name']} from number {first} to {one['lost_through']} of channel"

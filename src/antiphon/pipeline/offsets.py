@@ -13,7 +13,7 @@ Two more keys are there only while they are needed:
 
 `behind`: a destination that was added to a query whose channel had gone on before. `{"topic:y": 730}` says
 that the query has read this destination up to number 730 only. The key goes when the destination has caught
-up with its channel.
+up with its channel. A part of a spanning destination has a name of its own here and in `since`: `a/topic:y`.
 
 `since`: what a query that starts at the earliest does not miss. Of two topics on one channel, one keeps
 messages from number 10 on, the other, older ones being gone, from number 900 on. The query begins at 10, and
@@ -88,9 +88,9 @@ class Offset:
         """The next wanted number of a channel."""
         return self.channels.get(channel, FIRST)
 
-    def next_of(self, name: str, channel: str) -> int:
+    def next_of(self, label: str, channel: str) -> int:
         """The next wanted number of a destination, which lives on this channel."""
-        return self.behind.get(name, self.channels.get(channel, FIRST))
+        return self.behind.get(label, self.channels.get(channel, FIRST))
 
     def as_json(self) -> dict[str, Any]:
         """The JSON that Spark keeps, always in the same order."""

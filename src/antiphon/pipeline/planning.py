@@ -202,10 +202,10 @@ class Planner:
 
     def _with_new(self, start: Offset, before: set[str]) -> Offset:
         """The offset with all subscribed destinations, where `before` names the former ones."""
-        names = {destination.name for destination in self._subscribed.destinations}
+        labels = {destination.label for destination in self._subscribed.destinations}
         channels = dict(start.channels)
-        behind = {name: number for name, number in start.behind.items() if name in names}
-        since = {name: number for name, number in start.since.items() if name in names}
+        behind = {label: number for label, number in start.behind.items() if label in labels}
+        since = {label: number for label, number in start.since.items() if label in labels}
         for channel, head in self._heads.items():
             present = [(self._subscribed.name_of(channel, one.id), one) for one in head.destinations]
             new = [(name, one) for name, one in present if name not in before]
@@ -215,17 +215,18 @@ class Planner:
                 # No other destination is read here, whatever number the channel had come to.
                 channels[channel] = head.first
             for name, one in new:
-                number = self._begin_with(name, one, channels.setdefault(channel, FIRST), behind)
+                label = self._subscribed.label_of(channel, one.id)
+                number = self._begin_with(label, one, channels.setdefault(channel, FIRST), behind)
                 if one.lost_through >= number:
-                    since[name] = one.lost_through + 1
+                    since[label] = one.lost_through + 1
                 log.info("%s is new to the query and is read from number %d on", name, one.first)
         return Offset(channels, since, behind)
 
-    def _begin_with(self, name: str, one: DestinationHead, number: int, behind: dict[str, int]) -> int:
+    def _begin_with(self, label: str, one: DestinationHead, number: int, behind: dict[str, int]) -> int:
         """Where a new destination begins, if this is the next number of its channel."""
         if one.first >= number:
             return number
-        behind[name] = one.first
+        behind[label] = one.first
         return one.first
 
     def _check_channels(self, given: Offset, option: str) -> None:
@@ -245,8 +246,8 @@ class Planner:
         for channel, number in numbers.items():
             for destination in self._heads[channel].destinations if channel in self._heads else ():
                 if destination.lost_through >= number:
-                    name = self._subscribed.name_of(channel, destination.id)
-                    since[name] = destination.lost_through + 1
+                    label = self._subscribed.label_of(channel, destination.id)
+                    since[label] = destination.lost_through + 1
         return Offset(numbers, since)
 
     def latest(self, start: Offset, limit: Limit = NO_LIMIT) -> Offset:
@@ -299,20 +300,20 @@ class Planner:
     def _ahead(self, start: Offset, stretches: list[Stretch]) -> Offset:
         """The position of a query that has read these stretches from `start` on."""
         ends = {channel: start.next(channel) for channel in {*start.channels, *self._heads}}
-        channel_of = {one.name: one.channel for one in self._subscribed.destinations}
-        behind = {name: number for name, number in start.behind.items() if name in channel_of}
+        channel_of = {one.label: one.channel for one in self._subscribed.destinations}
+        behind = {label: number for label, number in start.behind.items() if label in channel_of}
         for stretch in stretches:
-            names = [one.name for one in stretch.destinations if one.name in behind]
-            if names:
-                behind.update(dict.fromkeys(names, stretch.stop))
+            late = [one.label for one in stretch.destinations if one.label in behind]
+            if late:
+                behind.update(dict.fromkeys(late, stretch.stop))
             else:
                 ends[stretch.channel] = max(ends[stretch.channel], stretch.stop)
-        behind = {name: number for name, number in behind.items() if number < ends[channel_of[name]]}
+        behind = {label: number for label, number in behind.items() if number < ends[channel_of[label]]}
         end = replace(start, channels=ends, behind=behind)
         since = {
-            name: number
-            for name, number in start.since.items()
-            if name in channel_of and number > end.next_of(name, channel_of[name])
+            label: number
+            for label, number in start.since.items()
+            if label in channel_of and number > end.next_of(label, channel_of[label])
         }
         return replace(end, since=since)
 
@@ -331,13 +332,13 @@ class Planner:
         for channel, stop in stops.items():
             stop = max(stop, start.next(channel))
             destinations = self._subscribed.on(channel)
-            late = tuple([one for one in destinations if one.name in start.behind])
+            late = tuple([one for one in destinations if one.label in start.behind])
             head = self._heads[channel] if not late else None
-            others = tuple([one for one in destinations if one.name not in start.behind])
+            others = tuple([one for one in destinations if one.label not in start.behind])
             # A destination that is behind stays behind its channel, so the channel comes first.
             waiting.append(self._weighed(Stretch(channel, start.next(channel), stop, others), head))
             waiting += [
-                self._weighed(Stretch(channel, start.behind[one.name], stop, (one,)), None) for one in late
+                self._weighed(Stretch(channel, start.behind[one.label], stop, (one,)), None) for one in late
             ]
         rows = sum(own for _, own, _ in waiting)
         size = sum(own for _, _, own in waiting)
@@ -480,7 +481,7 @@ class Planner:
     def _whole_from(self, one: RangeDestination, start: Offset) -> int:
         """The number from which on a task must report losses; those below it were reported."""
         told = self._told.get((one.channel, one.name))
-        return max(start.since.get(one.name, 0), 0 if told is None else told + 1)
+        return max(start.since.get(one.label, 0), 0 if told is None else told + 1)
 
     def _former_spans(self, start: Offset, end: Offset) -> list[TaskSpan]:
         """Parts of a batch that another run has planned under another subscription (PLN6)."""
@@ -504,7 +505,7 @@ class Planner:
         for channel in sorted(self._heads):
             together: dict[tuple[int, int], list[RangeDestination]] = {}
             for one in self._subscribed.on(channel):
-                first, stop = start.next_of(one.name, channel), end.next_of(one.name, channel)
+                first, stop = start.next_of(one.label, channel), end.next_of(one.label, channel)
                 if channel in end.channels and first < stop:
                     together.setdefault((first, stop), []).append(one)
             stretches += [Stretch(channel, *ends, tuple(ones)) for ends, ones in sorted(together.items())]
@@ -566,7 +567,8 @@ class Planner:
         for channel, head in sorted(self._heads.items()):
             for destination in head.destinations:
                 name = self._subscribed.name_of(channel, destination.id)
-                first = max(start.next_of(name, channel), start.since.get(name, FIRST))
+                label = self._subscribed.label_of(channel, destination.id)
+                first = max(start.next_of(label, channel), start.since.get(label, FIRST))
                 if destination.lost_through < first:
                     continue
                 more = _loss_in_words(destination, first)

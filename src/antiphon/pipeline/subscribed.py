@@ -56,10 +56,19 @@ class Subscribed:
 
     def name_of(self, channel: str, id: int) -> str:
         """The name of a destination, by its id on its channel."""
+        found = self._find(channel, id)
+        return f"destination {id} of channel {channel}" if found is None else found.name
+
+    def label_of(self, channel: str, id: int) -> str:
+        """The name of a destination in an offset, where each part of a spanning one has its own."""
+        found = self._find(channel, id)
+        return f"destination {id} of channel {channel}" if found is None else found.label
+
+    def _find(self, channel: str, id: int) -> RangeDestination | None:
         for destination in self.destinations:
             if destination.id == id and destination.channel == channel:
-                return destination.name
-        return f"destination {id} of channel {channel}"
+                return destination
+        return None
 
     def heads(self, above: Mapping[str, int], wait_s: float = 0.0) -> dict[str, ChannelHead]:
         """Where the channels end. With `wait_s`, wait for news so long at most.

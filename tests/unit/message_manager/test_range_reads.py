@@ -452,7 +452,10 @@ def test_a_listing_names_everything_page_by_page(channel: Channel, monkeypatch: 
     made = [(channel.create_topic(f"t{at}"), f"topic:t{at}") for at in range(10)]
     whole = asked(channel, question="list")
     assert whole["rows"] == [list(row) for row in made] and not whole["more"]
-    assert whole["version"] == made[-1][0]
+    assert (whole["version"], whole["parts"]) == (made[-1][0], [])
+    part = channel.create_topic("part", '{"channels":"main,b"}')
+    assert asked(channel, question="list")["parts"] == [part]
+    whole = asked(channel, question="list")
     monkeypatch.setattr("antiphon.message_manager.range_questions.LISTING_LENGTH_MAX", 50)
     found, after = [], 0
     while True:

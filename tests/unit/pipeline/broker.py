@@ -58,11 +58,13 @@ class Broker:
 
     # -- what others do --------------------------------------------------------
 
-    def create(self, name: str, channel: str = "a") -> RangeDestination:
+    def create(self, name: str, channel: str = "a", *, is_part: bool = False) -> RangeDestination:
+        """A part is published to by its label, such as `b/topic:orders`."""
         log = self.channels[channel]
         log.last += 1
         log.version = log.last
-        self.names[name] = made = RangeDestination(name, channel, log.last)
+        made = RangeDestination(name, channel, log.last, is_part=is_part)
+        self.names[made.label] = made
         log.nexts[made.id] = 1
         return made
 
@@ -116,12 +118,13 @@ class Broker:
         self.asked.append("list")
         self.versions = {name: log.version for name, log in self.channels.items()}
         if pattern is None:
+            known = {found.name for found in self.names.values()}
             for name in names:
-                if name not in self.names:
+                if name not in known:
                     raise DestinationError(f"there is no {name}")
-            return tuple(self.names[name] for name in names)
+            return tuple(found for name in names for found in self.names.values() if found.name == name)
         is_match = re.compile(fnmatch.translate(pattern) if match == "glob" else pattern).fullmatch
-        return tuple(found for name, found in sorted(self.names.items()) if is_match(name))
+        return tuple(found for _, found in sorted(self.names.items()) if is_match(found.name))
 
     def heads(
         self,

@@ -57,6 +57,69 @@ def numbers(broker: Broker, spans: list[TaskSpan]) -> list[int]:
     return found
 
 
+# -- spanning destinations -----------------------------------------------------------------
+
+
+def spanning() -> Broker:
+    broker = Broker("a", "b")
+    for channel in "ab":
+        broker.create("topic:other", channel, is_part=True)
+        broker.publish(f"{channel}/topic:other", 10)
+        broker.create("topic:orders", channel, is_part=True)
+    return broker
+
+
+def test_the_parts_of_a_spanning_topic_are_read_up_to_a_number_for_each_channel() -> None:
+    broker = spanning()
+    planner = plan(broker)
+    start = planner.initial("earliest")
+    wanted = sorted([*broker.publish("a/topic:orders", 5), *broker.publish("b/topic:orders", 7)])
+    end = planner.latest(start)
+    assert end == Offset({"a": 18, "b": 20})
+    assert sorted(numbers(broker, planner.spans(start, end))) == wanted
+    # A third part of the rows at a time: each channel gets on, and nothing is missed.
+    found: list[int] = []
+    while start != end:
+        step = planner.latest(start, Limit(rows=4))
+        found += numbers(broker, planner.spans(start, step))
+        start = step
+    assert sorted(found) == wanted
+
+
+def test_parts_that_are_new_to_a_query_catch_up_each_by_itself() -> None:
+    broker = spanning()
+    wanted = sorted([*broker.publish("a/topic:orders", 5), *broker.publish("b/topic:orders", 7)])
+    for channel in "ab":
+        broker.publish(f"{channel}/topic:other", 3)
+    former = plan(broker, subscribe="topic:other")
+    stood = former.latest(former.initial("latest"))
+    both = plan(broker, subscribe="topic:other,topic:orders")
+    start = both.latest(stood)
+    assert start.behind == {"a/topic:orders": 13, "b/topic:orders": 13}
+    found: list[int] = []
+    while start != (end := both.latest(start, Limit(rows=4))):
+        found += numbers(broker, both.spans(start, end))
+        start = end
+    assert sorted(found) == wanted
+    assert start.behind == {}
+
+
+def test_a_loss_of_one_part_is_told_of_that_part_and_no_loss_to_who_begins_behind_it() -> None:
+    broker = spanning()
+    for channel in "ab":
+        broker.publish(f"{channel}/topic:orders", 5)
+    broker.trim("b/topic:orders", 15)
+    planner = plan(broker)
+    start = planner.initial("earliest")
+    assert start == Offset({"a": 13, "b": 16})
+    two = plan(broker, subscribe="topic:other,topic:orders")
+    assert two.initial("earliest").since == {"b/topic:orders": 16}
+    with pytest.raises(
+        RangeLost, match="messages of topic:orders are not kept any more: numbers 13 to 15 of b"
+    ):
+        planner.latest(Offset({"a": 13, "b": 13}, subscribed="topic:orders", cluster="c1"))
+
+
 # -- where it starts -----------------------------------------------------------------------
 
 

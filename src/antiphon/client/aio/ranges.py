@@ -42,12 +42,18 @@ Match = Literal["glob", "regex"]
 
 
 class RangeDestination(NamedTuple):
-    """A destination to be read. Messages lost below number `since` are no loss."""
+    """A destination to be read, or its part in this channel. Messages lost below `since` are no loss."""
 
     name: str
     channel: str
     id: int
     since: int = 0
+    is_part: bool = False
+
+    @property
+    def label(self) -> str:
+        """What tells the destination, or the part, from all others: `a/queue:orders` is a part."""
+        return f"{self.channel}/{self.name}" if self.is_part else self.name
 
 
 class DestinationHead(NamedTuple):
@@ -135,14 +141,14 @@ class Ranges(Block):
     async def destinations(
         self, names: Iterable[str] = (), *, pattern: str | None = None, match: Match = "glob"
     ) -> tuple[RangeDestination, ...]:
-        """Where destinations are, by their names or by a pattern for them.
+        """Where destinations are, by their names or by a pattern for them; of a spanning one, all parts.
 
         A missing destination is a DestinationError. A pattern is compared with whole names such as
         `topic:orders.eu`; nothing may match it. Later destinations are found by asking again: `head.version`
         differs from `ranges.versions` of its channel then.
 
         >>> await ranges.destinations(pattern="topic:orders.*")
-        (RangeDestination(name='topic:orders.eu', channel='a', id=17, since=0),)
+        (RangeDestination(name='topic:orders.eu', channel='a', id=17, since=0, is_part=False),)
         """
         if isinstance(names, str):
             raise LocalError("destinations takes a list of names")
@@ -151,27 +157,35 @@ class Ranges(Block):
             raise LocalError("destinations are named, or found by a pattern: one of both")
         if pattern is not None:
             return await self._matching(_matcher(pattern, match))
-        return tuple(await asyncio.gather(*map(self._named, dict.fromkeys(names))))
+        found = await asyncio.gather(*map(self._named, dict.fromkeys(names)))
+        return tuple([one for parts in found for one in parts])
 
-    async def _named(self, name: str) -> RangeDestination:
+    async def _named(self, name: str) -> list[RangeDestination]:
+        """The destination, or its parts."""
         name = str(parse_destination(name))
+        opened = await self._opened_as(name)
+        if not opened.channels:
+            return [RangeDestination(name, opened.channel, opened.destination)]
+        parts = await asyncio.gather(*(self._opened_as(name, channel) for channel in opened.channels))
+        return [RangeDestination(name, part.channel, part.destination, is_part=True) for part in parts]
+
+    async def _opened_as(self, name: str, channel: str = "") -> DestinationOpened:
         link = self._scope.link
-        request = link.core.open_destination(name, create=False)
+        request = link.core.open_destination(name, create=False, channel=channel)
         try:
-            opened = await link.call(request, DestinationOpened, self._scope.timeout)
+            return await link.call(request, DestinationOpened, self._scope.timeout)
         except DestinationUnavailable:
             raise
         except DestinationError:
             raise DestinationError(f"there is no destination {name}") from None
-        return RangeDestination(name, opened.channel, opened.destination)
 
     async def _matching(self, matches: Callable[[str], object]) -> tuple[RangeDestination, ...]:
         channels = await self.channels()
         listings = await asyncio.gather(*map(self._list, channels))
         return tuple(
-            RangeDestination(name, channel, id)
+            RangeDestination(name, channel, id, is_part=is_part)
             for channel, listing in zip(channels, listings, strict=True)
-            for id, name in listing
+            for id, name, is_part in listing
             if not parse_destination(name).is_reserved and matches(name)
         )
 
@@ -191,17 +205,18 @@ class Ranges(Block):
         """
         return str((await self._ask("", {"question": "channels"}))["cluster"])
 
-    async def _list(self, channel: str) -> list[tuple[int, str]]:
+    async def _list(self, channel: str) -> list[tuple[int, str, bool]]:
         """All destinations of a channel, as they are at one number: if one is made meanwhile, anew."""
         while True:
             page = await self._ask(channel, {"question": "list", "after": 0})
-            rows, version = page["rows"], page["version"]
+            rows, parts, version = page["rows"], set(page["parts"]), page["version"]
             while page["more"] and page["version"] == version:
                 page = await self._ask(channel, {"question": "list", "after": rows[-1][0]})
                 rows += page["rows"]
+                parts.update(page["parts"])
             if page["version"] == version:
                 self.versions[channel] = version
-                return [(id, name) for id, name in rows]
+                return [(id, name, id in parts) for id, name in rows]
 
     async def heads(
         self,

@@ -249,7 +249,8 @@ class Desk:
                 is_more = channel == "a" and len(self.versions) > 1
                 version = self.versions.pop(0) if is_more else self.versions[0]
                 rows = [row for row in self.names if row[0] > question["after"]] if channel == "a" else []
-                return {"rows": rows[:2], "more": len(rows) > 2, "version": version, "applied": 9}
+                more = len(rows) > 2
+                return {"rows": rows[:2], "parts": [], "more": more, "version": version, "applied": 9}
             case "heads":
                 if wait_ms and self.heads[channel] <= question["above"]:
                     return None
