@@ -299,7 +299,10 @@ class DestinationService:
             search.placement = spell_channels(self.loads.place_several(creation.channels))
         else:
             search.placement = creation.channel or self.loads.place()
-        place = PlaceDestination(name=creation.name, channel=search.placement)
+        settings = ""
+        if spans(search.placement):
+            settings = _as_part(creation.settings or DEFAULTS, search.placement)
+        place = PlaceDestination(name=creation.name, channel=search.placement, settings=settings)
         self._order(search, self._system, place)
 
     def _on_placed(self, search: Search, outcomes: Sequence[Outcome]) -> None:

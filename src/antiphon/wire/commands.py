@@ -552,11 +552,13 @@ class PlaceDestination(AnnotatedPayload):
     """Place a destination of this name in this channel; ordered in the system channel only.
 
     A name that has a placement keeps it: EXISTS, and the text of the outcome is the channel. A spanning
-    destination has a list of channels, such as `a,b`.
+    destination has a list of channels, such as `a,b`, which it keeps: so its `settings` are given, too, and
+    impossible ones are refused here.
     """
 
     name: Text
     channel: Text
+    settings: Text = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

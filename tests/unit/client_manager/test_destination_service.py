@@ -429,9 +429,9 @@ def test_a_spanning_destination_is_placed_first_and_its_parts_are_made_in_order(
     for channel in "bc":
         stage.tell(LoadChanged(500), channel=channel)
     stage.say(1, create_spanning(wish, redelivery_limit=3))
-    assert ordered(stage) == [("a", PlaceDestination(name=SPAN, channel=placement))]
-    stage.confirm()
     settings = json.dumps({"channels": placement, "redelivery_limit": 3})
+    assert ordered(stage) == [("a", PlaceDestination(name=SPAN, channel=placement, settings=settings))]
+    stage.confirm()
     create = CreateDestination(kind=1, name="orders", settings=settings)
     for channel in placement.split(","):
         assert ordered(stage) == [(channel, create)]

@@ -118,7 +118,7 @@ def test_the_bytes_of_the_other_payloads() -> None:
     assert ReleaseClientId(**named, is_lost=True).encode() == of_desk + b"\1"
     assert ExpireClientId(**named, term=9).encode() == of_desk + nine
     assert Unsubscribe(subscription=9).encode() == nine
-    assert PlaceDestination(name="queue:q", channel="b").encode() == b"\7\0queue:q" + b"\1\0b"
+    assert PlaceDestination(name="queue:q", channel="b").encode() == b"\7\0queue:q" + b"\1\0b" + b"\0\0"
 
 
 def subscribe(start: StartKind, number: int) -> Subscribe:

@@ -46,6 +46,7 @@ from antiphon.wire.commands import (
 from antiphon.wire.transactions import Consumed
 
 _NO_NUMBERS: Final = Ranges()
+_TOPIC: Final = "topic:"
 
 OF_ANOTHER: Final = "is temporary: only the connection that made it consumes or deletes it"
 
@@ -215,6 +216,8 @@ def place(channel: Channel, turn: Turn, wish: PlaceDestination) -> Verdict | Non
     if there is not None:
         return Verdict(EXISTS, text=there)
     try:
+        # Throws if the parts could not be made like this.
+        read_settings(wish.settings, is_topic=wish.name.startswith(_TOPIC))
         channel.state.placements.place(wish.name, wish.channel)
     except (ProtocolError, InvalidName, DestinationError) as error:
         return Verdict(REFUSED, text=error.text)

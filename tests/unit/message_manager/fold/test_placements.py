@@ -225,3 +225,21 @@ def test_channels_that_cannot_be_are_no_placement(channel: Channel, where: str) 
     (said,) = channel.exceptions()
     assert said.code == C.REFUSED
     assert channel.manager.find_placement("queue:orders") is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ('{"channels":"main,b","exclusive":true}', "an exclusive queue lives in one channel"),
+        ('{"channels":"main,b","retention":5}', "the retention of a queue"),
+        ("{", "are not JSON"),
+    ],
+)
+def test_a_spanning_name_that_could_not_be_made_is_not_placed(
+    channel: Channel, settings: str, text: str
+) -> None:
+    wish = PlaceDestination(name="queue:orders", channel="main,b", settings=settings)
+    channel.order(of_node(wish))
+    (said,) = channel.exceptions()
+    assert (said.code, text in said.text) == (C.REFUSED, True)
+    assert channel.manager.find_placement("queue:orders") is None
