@@ -88,6 +88,8 @@ class FakeServer:
     sequence: int = 0
     expired: set[int] = field(default_factory=set)  # sessions that the channels have forgotten
     places: dict[str, str] = field(default_factory=dict)  # the channels of destinations elsewhere
+    spans: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the channels of spanning ones
+    away: set[str] = field(default_factory=set)  # channels that open no part of those
     has_subscriptions: bool = False  # who looks for a subscription finds it, in the usual channel
     uncommitted: dict[tuple[int, int], list[TransactedPublish]] = field(default_factory=dict)
     _names: dict[str, int] = field(default_factory=dict)
@@ -174,6 +176,11 @@ class FakeServer:
                 peer.say(frames.Failed(request=frame.request, code="local.session_closed", text="expired"))
             case frames.SubscriptionFind() if not frame.ends and not self.has_subscriptions:
                 peer.say(frames.Failed(request=frame.request, code="subscription.unknown", text="none"))
+            case frames.DestinationOpen(channel=channel) if channel and channel in self.away:
+                text = f"channel {channel} is away"
+                peer.say(frames.Failed(request=frame.request, code="destination.unavailable", text=text))
+            case frames.DestinationOpen() if frame.name in self.spans:
+                peer.say(self._spanning(frame))
             case (
                 frames.SessionOpen()
                 | frames.DestinationOpen()
@@ -267,6 +274,17 @@ class FakeServer:
             destination=self.destination(frame.name),
             settings_version=1,
             channel=self.places.get(frame.name, CHANNEL),
+        )
+
+    def _spanning(self, frame: frames.DestinationOpen) -> frames.DestinationOpened:
+        """A spanning destination, or its part in a channel."""
+        part = f"{frame.name} in {frame.channel}"
+        return frames.DestinationOpened(
+            request=frame.request,
+            destination=self.destination(part) if frame.channel else 0,
+            settings_version=1,
+            channel=frame.channel,
+            channels=() if frame.channel else self.spans[frame.name],
         )
 
     def _resume_consumer(self, peer: Peer, frame: frames.ConsumerResume) -> None:
