@@ -69,6 +69,9 @@ know a newer code still knows its family. `str(error)` says in a sentence what i
 |---|---|---|
 """
 
+PLACES = ("channel", "channels")
+"""Options that say where a destination is to live. They cannot be changed."""
+
 SETTINGS_HEAD = """\
 # Settings of destinations
 
@@ -129,6 +132,7 @@ def settings() -> str:
             for defaults in (QUEUE_DEFAULTS, TOPIC_DEFAULTS)
         ]
         rows.append(f"| `{name}` | {queue} | {topic} | {_cell(_help_of(options[name]))} |")
+    rows += [f"| `{name}` | – | – | {_cell(_help_of(options[name]))} |" for name in PLACES]
     return SETTINGS_HEAD + "\n".join(rows) + "\n"
 
 

@@ -145,6 +145,7 @@ class Admin(Face[AsyncAdmin]):
         dedup_window: Duration | None = None,
         exclusive: bool | None = None,
         channel: str | None = None,
+        channels: int | Sequence[str] | None = None,
     ) -> list[CreationResult]:
         """Make many destinations with the same settings, see `create`; thousands of them take a second.
 
@@ -168,6 +169,7 @@ class Admin(Face[AsyncAdmin]):
                 dedup_window=dedup_window,
                 exclusive=exclusive,
                 channel=channel,
+                channels=channels,
             )
         )
 
@@ -276,14 +278,14 @@ class Ranges(Block[AsyncRanges]):
     def destinations(
         self, names: Iterable[str] = (), *, pattern: str | None = None, match: Match = "glob"
     ) -> tuple[RangeDestination, ...]:
-        """Where destinations are, by their names or by a pattern for them.
+        """Where destinations are, by their names or by a pattern for them; of a spanning one, all parts.
 
         A missing destination is a DestinationError. A pattern is compared with whole names such as
         `topic:orders.eu`; nothing may match it. Later destinations are found by asking again:
         `head.version` differs from `ranges.versions` of its channel then.
 
         >>> ranges.destinations(pattern="topic:orders.*")
-        (RangeDestination(name='topic:orders.eu', channel='a', id=17, since=0),)
+        (RangeDestination(name='topic:orders.eu', channel='a', id=17, since=0, is_part=False),)
         """
         return self._loop.run(self._inner.destinations(self._loop.taken(names), pattern=pattern, match=match))
 

@@ -37,7 +37,7 @@ from antiphon.wire.primitives import Buffer, Reader, Writer
 
 # The beginning of all versions, and this version.
 _FAMILY: Final = b"AMS"
-_MAGIC: Final = b"AMSC"
+_MAGIC: Final = b"AMSD"
 _HEAD = struct.Struct("<4sI")
 _KIND_AND_SETTINGS = struct.Struct("<BI")
 
