@@ -56,6 +56,7 @@ class Consumer:
     delivered: int = 0
     delivered_bytes: int = 0
     holds: dict[int, tuple[int, Row]] = field(default_factory=dict)  # sequence -> delivery number, row
+    channel: str = CHANNEL
 
 
 @dataclass
@@ -207,7 +208,7 @@ class FakeServer:
             case frames.ConsumerOpen():
                 consumer = Consumer(
                     frame.consumer, frame.session, frame.destination,
-                    frame.credit_messages, frame.credit_bytes, peer,
+                    frame.credit_messages, frame.credit_bytes, peer, channel=frame.channel,
                 )  # fmt: skip
                 self.consumers[frame.session, frame.consumer] = consumer
                 peer.say(frames.Done(request=frame.request))
@@ -291,7 +292,7 @@ class FakeServer:
         former = self.consumers.pop((frame.session, frame.consumer), None)
         consumer = Consumer(
             frame.consumer, frame.session, frame.destination, frame.credit_messages, frame.credit_bytes,
-            peer, frame.delivered_messages, frame.delivered_bytes,
+            peer, frame.delivered_messages, frame.delivered_bytes, channel=frame.channel,
         )  # fmt: skip
         rows = former.holds if former is not None else {}
         consumer.holds = {number: row for number, row in rows.items() if number in frame.held}
@@ -428,7 +429,7 @@ class FakeServer:
                         term=1,
                         first_delivery=first,
                         consumer=consumer.number,
-                        channel=CHANNEL,
+                        channel=consumer.channel,
                         pieces=tuple(pieces),
                     )
                 )

@@ -149,21 +149,23 @@ def test_unsubscribing_names_no_destination() -> None:
     assert kinds(stage.submitted[0]) == [CommandKind.SESSION_OPEN, CommandKind.UNSUBSCRIBE]
 
 
+AUDIT = {
+    "subscription": 77,
+    "destination": KNOWN,
+    **OF_TOPIC,
+    "channel": "a",
+    "consumers": [],
+    "locked": False,
+}
+
+
 def find(session: int, name: str = "audit", *, ends: bool = True) -> frames.SubscriptionFind:
     return frames.SubscriptionFind(request=9, session=session, name=name, ends=ends)
 
 
 def test_a_durable_subscription_is_found_by_name_and_client_id() -> None:
     stage, session = staged()
-    there = {
-        "subscription": 77,
-        "destination": KNOWN,
-        **OF_TOPIC,
-        "channel": "a",
-        "consumers": [],
-        "locked": False,
-    }
-    stage.subscriptions["desk", "audit"] = there
+    stage.subscriptions["desk", "audit"] = AUDIT
     stage.say(1, find(session))
     stage.confirm_all()  # the channel must know the session that will unsubscribe
     (found,) = stage.heard_of(frames.SubscriptionFound)
@@ -179,15 +181,7 @@ def test_a_durable_subscription_is_found_by_name_and_client_id() -> None:
 @pytest.mark.parametrize("use", [{"consumers": [[2, 5]]}, {"locked": True}], ids=str)
 def test_a_subscription_that_is_used_is_found_but_not_to_be_ended(use: dict[str, Any]) -> None:
     stage, session = staged()
-    there = {
-        "subscription": 77,
-        "destination": KNOWN,
-        **OF_TOPIC,
-        "channel": "a",
-        "consumers": [],
-        "locked": False,
-    }
-    stage.subscriptions["desk", "audit"] = there | use
+    stage.subscriptions["desk", "audit"] = AUDIT | use
     stage.say(1, find(session))
     (failed,) = stage.heard_of(frames.Failed)
     assert failed.code == "subscription.in_use"

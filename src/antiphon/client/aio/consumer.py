@@ -620,7 +620,8 @@ class Intake:
             if not await self._woken(attached, deadline):
                 return False
             self._check(attached)
-            if attached is not self._opening.result or not attached.core.buffered:
+            has_any = attached.core.buffered or attached.core.in_transit
+            if attached is not self._opening.result or not has_any:
                 break
         return True
 
@@ -674,6 +675,12 @@ class Intake:
         # If the consumer began anew, what was taken before comes again.
         attached.core.in_transit.append(taken)
         return Transit(attached, taken)
+
+    async def make_sure(self, transit: Transit) -> None:
+        """Have the server say which of these messages are still the consumer's, if that is not known."""
+        attached = transit.attached
+        if transit.spans and attached is self._opening.result:
+            await self._make_sure(attached, attached.link.loop.time() + ANSWER_SECONDS)
 
     def may_hand_over(self, transit: Transit) -> bool:
         """Are the messages still the consumer's, and may they be given now?"""

@@ -149,6 +149,7 @@ class MergedIntake:
                 is_late = deadline is not None and loop.time() >= deadline
                 if is_late or not taking.missing:
                     await _stop(asked)
+                    await taking.make_sure()
                     if taking.turn_back_unsure() and attempts:
                         # Others may have these messages by now: their parts ask, and they are taken again.
                         attempts -= 1
@@ -238,6 +239,10 @@ class _Taking:
         elif spans:
             transit = self._transits.get(part)
             self._transits[part] = part.carry(spans, transit)
+
+    async def make_sure(self) -> None:
+        """Wait for the word of the servers which messages are still the consumer's, a moment at most."""
+        await asyncio.gather(*(part.make_sure(transit) for part, transit in self._transits.items()))
 
     def turn_back_unsure(self) -> bool:
         """Give back what may be others' by now, or may not be given; was there any?"""

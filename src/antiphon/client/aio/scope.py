@@ -70,7 +70,6 @@ class SessionScope:
         # The channels of destinations that were found to have several.
         self.spanning: dict[str, tuple[str, ...]] = {}
         self._lanes: dict[tuple[str, int], SendLane] = {}  # ids are a channel's own
-        self._spanning_lanes: dict[str, SpanningLane] = {}
         # Those of them that lead to temporary destinations, in the order in which they were opened.
         self._temporaries: deque[tuple[str, int]] = deque()
         self._link = link
@@ -161,11 +160,8 @@ class SessionScope:
         opened = await self.open_destination(name)
         if not opened.channels:
             return await self._lane(name, opened)
-        lane = self._spanning_lanes.get(name)
-        if lane is None:
-            core, open_part = await self.core(), partial(self._open_part_lane, name)
-            lane = SpanningLane(self.link, core, name, opened.channels, open_part, self.leave)
-            lane = self._spanning_lanes.setdefault(name, lane)
+        core, open_part = await self.core(), partial(self._open_part_lane, name)
+        lane = SpanningLane(self.link, core, name, opened.channels, open_part, self.leave)
         await lane.opened()
         return lane
 

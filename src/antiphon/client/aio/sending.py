@@ -523,7 +523,7 @@ class Sending(Feeding[Part]):
 
 def parts_of(bodies: list[Any], size_max: int) -> list[Part]:
     """The bodies in parts of about `size_max` bytes; raises if one may not be sent."""
-    if _are_bytes(bodies):
+    if are_bytes(bodies):
         return _cut(bodies, size_max)
     return [(builder, builder.byte_size) for builder in _build(bodies, size_max)]
 
@@ -536,13 +536,14 @@ def _taken(iterator: Iterator[Any], rows: int) -> list[Any]:
         raise _SourceFailed(str(error)) from error
 
 
-def _are_bytes(bodies: Iterable[Any]) -> bool:
+def are_bytes(bodies: Iterable[Any]) -> bool:
+    """Are these plain bodies, which travel as they are?"""
     return set(map(type, bodies)) == {bytes}
 
 
 def check_plain(bodies: Iterable[Any] | AsyncIterable[Any]) -> None:
     """Refuse a list with a body that is too large before any is sent."""
-    if isinstance(bodies, list | tuple) and _are_bytes(bodies):
+    if isinstance(bodies, list | tuple) and are_bytes(bodies):
         _check_lengths(list(map(len, bodies)))
 
 

@@ -21,7 +21,7 @@ from antiphon.batch.layout import ColumnId
 from antiphon.client.aio.block import Once
 from antiphon.client.aio.link import ClientLink
 from antiphon.client.aio.parts import is_away, told, until_open
-from antiphon.client.aio.sending import Feeding, Sending, SendLane, parts_of
+from antiphon.client.aio.sending import Feeding, Sending, SendLane, are_bytes, parts_of
 from antiphon.client.aio.transacting import TransactedLane, UncommittedSending
 from antiphon.client.core.publication import GATHERED_BYTES_MAX, Bodies, Row
 from antiphon.client.core.receipts import Receipt, Receipts, SpanningReceipts
@@ -43,7 +43,7 @@ CHUNKS_AHEAD: Final = 8
 
 
 class SpanningLane:
-    """The lanes to the parts, as one; the producers of a session for the destination share it."""
+    """The lanes to the parts, as one. The producers of a session share the lanes, and take turns each."""
 
     def __init__(
         self,
@@ -284,16 +284,24 @@ class SpanningSending(Feeding[ShareOfChannel]):
 
     def _parts(self, bodies: list[Any]) -> list[ShareOfChannel]:
         count = len(self._lane.channels)
-        places = [place_of(one.key, one.dedup_id, count) if isinstance(one, Row) else None for one in bodies]
-        shared = self._shared_out(places)
         of_place: dict[int, list[Any]] = {}
-        for body, place in zip(bodies, shared, strict=True):
-            of_place.setdefault(place, []).append(body)
+        runs: Iterable[tuple[int, int]]
+        if are_bytes(bodies):
+            shares = self._lane.shares(len(bodies))
+            of_place = {place: bodies[start:stop] for place, start, stop in shares}
+            runs = [(place, stop - start) for place, start, stop in shares]
+        else:
+            shared = self._shared_out(
+                [place_of(one.key, one.dedup_id, count) if isinstance(one, Row) else None for one in bodies]
+            )
+            for body, place in zip(bodies, shared, strict=True):
+                of_place.setdefault(place, []).append(body)
+            runs = _runs(shared)
         cut = [
             [ShareOfChannel(*part, place) for part in parts_of(some, self._chunk_bytes)]
             for place, some in of_place.items()
         ]
-        self._note(shared)
+        self._note(runs)
         return [share for shares in zip_longest(*cut) for share in shares if share is not None]
 
     def _shared_out(self, places: list[int | None]) -> list[int]:
@@ -304,22 +312,23 @@ class SpanningSending(Feeding[ShareOfChannel]):
         )
         return [next(turns) if place is None else place for place in places]
 
-    def _note(self, places: Iterable[int]) -> None:
-        for place, run in groupby(places):
-            self._receipts._share(place, sum(1 for _ in run))
+    def _note(self, runs: Iterable[tuple[int, int]]) -> None:
+        """The next messages go to these channels, so many to each."""
+        for place, count in runs:
+            self._receipts._share(place, count)
 
     def _columns(self, batch: Batch) -> list[ShareOfChannel]:
         count = len(self._lane.channels)
         if batch.column(ColumnId.KEY) is None and not batch.has_ids:
             ((place, _, _),) = self._lane.shares(1)
-            self._note(repeat(place, batch.count))
+            self._note([(place, batch.count)])
             return [ShareOfChannel(batch, batch.byte_size, place)]
         rows = range(batch.count)
         shared = self._shared_out([place_of(batch.key(row), batch.dedup_id(row), count) for row in rows])
         of_place: dict[int, list[int]] = {}
         for row, place in enumerate(shared):
             of_place.setdefault(place, []).append(row)
-        self._note(shared)
+        self._note(_runs(shared))
         parts = [(place, batch.take(some).closed_up()) for place, some in of_place.items()]
         return [ShareOfChannel(part, part.byte_size, place) for place, part in parts]
 
@@ -389,6 +398,11 @@ class SpanningSending(Feeding[ShareOfChannel]):
         self._late.clear()
         for sending in self._sendings.values():
             sending._call_back()
+
+
+def _runs(places: list[int]) -> Iterable[tuple[int, int]]:
+    """Messages that go to one channel one after the other, and how many they are."""
+    return [(place, sum(1 for _ in run)) for place, run in groupby(places)]
 
 
 async def _begin(timeout_s: float, lane: SendLane) -> Sending:

@@ -149,4 +149,6 @@ class Sureness:
 
     def told(self, session: SessionCore, consumer: ConsumerCore) -> list[Event]:
         """The answer is here, or another server is to be asked: receivers look again."""
-        return [Arrived(session=session.session, consumer=consumer.consumer)] if consumer.buffered else []
+        if not consumer.buffered and not consumer.in_transit:
+            return []
+        return [Arrived(session=session.session, consumer=consumer.consumer)]

@@ -129,9 +129,10 @@ class Receipts(Sequence[Receipt]):
             return [self[at] for at in range(*index.indices(self._length))]
         if not -self._length <= index < self._length:
             raise IndexError(f"receipt {index} of {self._length}")
-        index %= self._length
-        at = bisect_right(self._spans, index, key=lambda span: span.place) - 1
-        span = self._spans[at]
+        return self._at(index % self._length)
+
+    def _at(self, index: int) -> Receipt:
+        span = self._spans[bisect_right(self._spans, index, key=lambda span: span.place) - 1]
         return span.receipt(index - span.place, self._session, self.channel)
 
     def __iter__(self) -> Iterator[Receipt]:
@@ -191,16 +192,7 @@ class SpanningReceipts(Receipts):
         """How many of the messages were there before, under the same `dedup_id`."""
         return sum(receipt.duplicate for receipt in self)
 
-    @overload
-    def __getitem__(self, index: int) -> Receipt: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Receipt]: ...
-    def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(self._length))]
-        if not -self._length <= index < self._length:
-            raise IndexError(f"receipt {index} of {self._length}")
-        index %= self._length
+    def _at(self, index: int) -> Receipt:
         share = self._shares[bisect_right(self._shares, index, key=lambda share: share.place) - 1]
         return self._parts[share.channel][share.first + index - share.place]
 
