@@ -228,8 +228,8 @@ class DestinationService:
             if channel not in self._channels:
                 raise Refusal(REFUSED, f"{name} cannot be made: there is no channel {channel[:80]!r}")
         if channels > len(self._channels):
-            there = f"{len(self._channels)} channel{'s' if len(self._channels) > 1 else ''}"
-            raise Refusal(REFUSED, f"{name} cannot be made in {channels} channels: there is {there}")
+            there = "is 1" if len(self._channels) == 1 else f"are {len(self._channels)}"
+            raise Refusal(REFUSED, f"{name} cannot be made in {channels} channels: there {there}")
         self._search(Creation(name, settings, place, channels), waiter)
 
     def served(self, channel: str, *, is_served: bool) -> None:
@@ -359,9 +359,7 @@ class DestinationService:
         elif not search.is_certain:
             self._placed.pop(name, None)
             self._ask_placement(search)
-        elif (
-            not is_first and spans(search.placement) and not search.placement.startswith(f"{search.channel},")
-        ):
+        elif not is_first and self._is_later_part(search):
             self._ask(search, read_channels(search.placement)[0], "first")
         elif search.creation.settings is None:
             self._fail(search, UNKNOWN, _unknown(name))

@@ -456,7 +456,7 @@ def test_a_destination_of_one_channel_is_an_ordinary_one(channels: object) -> No
 @pytest.mark.parametrize(
     ("wish", "text"),
     [
-        ({"channels": 4}, "cannot be made in 4 channels: there is 3 channels"),
+        ({"channels": 4}, "cannot be made in 4 channels: there are 3"),
         ({"channels": ["a", "x"]}, "there is no channel 'x'"),
         ({"channels": ["a", "a"]}, "are a number of them, or a list of names"),
         ({"channels": []}, "are a number of them, or a list of names"),

@@ -231,11 +231,16 @@ class SpanningSending(Feeding[ShareOfChannel]):
         try:
             await self._send_each(bodies)
             await self._drain()
+            self._check()
         except BaseException as error:
             for sending in self._sendings.values():
                 sending.spoil(error)
             raise
         return self.receipts
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise self.failure
 
     async def send_batches(self, batches: AsyncIterable[Batch]) -> SpanningReceipts:
         """Send columns; return when all is stored, raise when not."""
@@ -244,10 +249,18 @@ class SpanningSending(Feeding[ShareOfChannel]):
         return self.receipts
 
     async def send_batch(self, batch: Batch) -> None:
-        """Send columns that wait for a commit; return when there is room for more."""
-        for share in self._columns(batch):
-            self._submit(share)
-        await self._wait_for_room()
+        """Send columns that wait for a commit; return when there is room for more. If this raises, nothing of
+        the part may be committed."""
+        try:
+            for share in self._columns(batch):
+                self._submit(share)
+            await self._wait_for_room()
+            self._check()
+        except BaseException as error:
+            for sending in self._sendings.values():
+                if isinstance(sending, UncommittedSending):
+                    sending.doom(error)
+            raise
 
     async def open(self) -> None:
         """Make a sending for each channel that is there."""

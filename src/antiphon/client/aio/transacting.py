@@ -319,8 +319,12 @@ class UncommittedSending(Sending):
 
     def spoil(self, error: BaseException) -> None:
         if self.receipts:
-            interrupted = LocalError("sending was interrupted")
-            self._owner.doom(self._part, error if isinstance(error, AntiphonError) else interrupted)
+            self.doom(error)
+
+    def doom(self, error: BaseException) -> None:
+        """Nothing of the part may be committed."""
+        interrupted = LocalError("sending was interrupted")
+        self._owner.doom(self._part, error if isinstance(error, AntiphonError) else interrupted)
 
     @property
     def waiting(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import antiphon
+from antiphon.batch import BatchBuilder
 from antiphon.client.aio import parts
 from antiphon.client.core.spanning import place_of
 from antiphon.wire import frames
@@ -195,6 +196,35 @@ async def test_a_transaction_knows_no_batches_and_no_former_ids() -> None:
         with pytest.raises(antiphon.LocalError, match="outside of transactions"):
             await producer.send_batches(nothing())
         assert server.commands == []
+
+
+@asynchronous
+async def test_a_transaction_is_not_committed_without_messages_for_a_channel_that_was_away() -> None:
+    async with in_session(transacted=True) as (server, session):
+        server.away = {"b"}
+        producer = await session.producer(NAME)
+        with pytest.raises(antiphon.PublishRefused, match="channel b of queue:orders was away"):
+            await producer.send_many([antiphon.Row(b"", key=key) for key in (HERE, THERE)], timeout=0.05)
+        with pytest.raises(antiphon.TransactionRolledBack):
+            await session.commit()
+
+
+@asynchronous
+async def test_a_staged_part_is_not_sealed_without_rows_for_a_channel_that_was_away() -> None:
+    async with serving() as server:
+        server.spans[NAME], server.away = ("a", "b"), {"b"}
+        builder = BatchBuilder()
+        for key in (HERE, THERE):
+            builder.add(b"", key=key, timestamp_ms=1)
+        async with (
+            antiphon.connect(server.url) as connection,
+            connection.staging("nightly") as staging,
+            staging.writer(timeout=0.05) as writer,
+        ):
+            with pytest.raises(antiphon.PublishRefused, match="channel b of queue:orders was away"):
+                await writer.write(NAME, builder.build(1, 1))
+            with pytest.raises(antiphon.PublishRefused, match="was away"):
+                await writer.seal()
 
 
 # -- consuming -----------------------------------------------------------------------------
