@@ -782,9 +782,9 @@ class Session(SessionByHand):
         subscription has a name, unique for the connection's client id, and stays: messages wait in it
         until it is consumed again or `unsubscribe` ends it. It has one consumer at a time. A new
         subscription begins with the next published message, or where `start` says: "earliest" is the
-        first message that is kept, a number is a sequence number. A subscription that exists goes on
-        where it stands. With `no_local` the messages of the own connection are left out; of a durable
-        one, those of its client id.
+        first that is kept, a number is a sequence number (of each channel: {"a": 1, "b": 8}). One that
+        exists goes on where it is. With `no_local` messages of the own connection are left out; of a
+        durable one, those of its client id.
 
         Several consumers share a subscription as they share a queue, in any sessions and connections:
         `shared="workers"` ends with the last of them, `durable="audit", shared=True` stays. Consumers
