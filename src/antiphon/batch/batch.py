@@ -333,17 +333,9 @@ class Batch:
         """The same rows with consecutive numbers, wherever they were taken from; nothing is copied."""
         if self._offsets is None:
             return self
-        return Batch(
-            self.count,
-            self.producer,
-            self.first_number,
-            self._timestamp_ms,
-            self._body_kind,
-            self._first_bit,
-            self._body,
-            self._columns,
-            self._properties,
-        )
+        closed = self.numbered(self.producer, self.first_number)
+        closed._offsets = None
+        return closed
 
     def row_bytes(self, row: int) -> int:
         """The bytes of a row in all columns, bits and padding not counted."""

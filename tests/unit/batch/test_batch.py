@@ -72,6 +72,16 @@ def test_rows_taken_here_and_there_keep_their_numbers_in_a_last_column() -> None
     )
 
 
+def test_rows_taken_here_and_there_may_be_closed_up() -> None:
+    batch = Batch.of_bodies([b"%d" % at for at in range(6)], 7, 100, 1)
+    taken = batch.take([1, 3, 4])
+    closed = taken.closed_up()
+    assert (closed.has_gaps, taken.has_gaps) == (False, True)
+    assert Batch.decode(closed.encode()) == closed
+    assert (closed.bodies(), closed.runs()) == ([b"1", b"3", b"4"], [(0, 3, 0)])
+    assert batch.closed_up() is batch
+
+
 def test_neighbours_that_are_taken_are_a_slice() -> None:
     batch = of_bodies(BODIES)
     taken = batch.take([1, 2])
