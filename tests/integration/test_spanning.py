@@ -111,6 +111,22 @@ def test_a_name_has_a_part_in_each_of_its_channels_and_keeps_them(cluster: Clust
     asyncio.run(test())
 
 
+def test_many_spanning_destinations_are_made_by_one_call(cluster: ClusterProcess) -> None:
+    async def test() -> None:
+        names = [f"topic:bulk.{number}" for number in range(20)]
+        async with opened(cluster) as (connection, session):
+            admin = connection.admin()
+            results = await admin.create_many([*names, "queue:_x"], channels=2)
+            assert [result.outcome for result in results] == [*["made"] * 20, "refused"]
+            assert {one.outcome for one in await admin.create_many(names, channels=2)} == {"exists"}
+            rows = {row["name"]: row["channel"] for row in await admin.destinations()}
+            assert {rows[name] for name in names} == {"a,b"}
+            receipts = await session.producer(names[0]).send_many([b""] * 10)
+            assert {receipt.channel for receipt in receipts} == set(CHANNELS)
+
+    asyncio.run(test())
+
+
 def test_a_key_stays_in_its_channel_and_messages_without_one_are_spread(cluster: ClusterProcess) -> None:
     async def test() -> None:
         name = "queue:keys"

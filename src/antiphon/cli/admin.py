@@ -80,6 +80,16 @@ def add_command(commands: Any) -> None:
     )
     add_connection_options(wait)
     wait.set_defaults(run=_wait)
+    _add_create(questions)
+    change = questions.add_parser("change", help="change settings of a destination while it is used")
+    change.add_argument("destination", help="for example queue:orders")
+    _add_settings(change)
+    add_connection_options(change)
+    change.set_defaults(run=_change)
+    _add_messages(questions)
+
+
+def _add_create(questions: Any) -> None:
     create = questions.add_parser(
         "create",
         help="make destinations",
@@ -105,12 +115,6 @@ def add_command(commands: Any) -> None:
     )
     add_connection_options(create)
     create.set_defaults(run=_create)
-    change = questions.add_parser("change", help="change settings of a destination while it is used")
-    change.add_argument("destination", help="for example queue:orders")
-    _add_settings(change)
-    add_connection_options(change)
-    change.set_defaults(run=_change)
-    _add_messages(questions)
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
