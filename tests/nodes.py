@@ -15,10 +15,11 @@ from antiphon.bus import codec
 from antiphon.bus import effects as bus
 from antiphon.bus import messages as m
 from antiphon.bus.group import GroupConfig
+from antiphon.events import DISK_ALARM, RECORD_MENDED, Severity
 from antiphon.journal.format import Settings
 from antiphon.journal.journal import Journal
 from antiphon.message_manager.manager import MessageManager
-from antiphon.node import InChannel, NodeEvent
+from antiphon.node import InChannel, NodeEvent, RecordRows
 from antiphon.sim.checkers.watch import Watch
 from antiphon.sim.disk import SimDisk
 from antiphon.sim.storage import ChannelStorage
@@ -86,6 +87,15 @@ class Life:
         events, self._events = self._events, []
         now_ns = self.cluster.world.now_ns
         for effect in self.node.step(now_ns, now_ns // MILLISECOND_NS, events):
+            if isinstance(effect, RecordRows):
+                # What was found at the start is in `notes` and `alarms`.
+                self.alarms += [
+                    row.sentence
+                    for row in effect.rows
+                    if (row.severity is Severity.ERROR or row.event.kind is RECORD_MENDED)
+                    and row.event.kind is not DISK_ALARM
+                ]
+                continue
             if not isinstance(effect, InChannel):
                 continue
             match effect.what:
@@ -95,8 +105,6 @@ class Life:
                     for to in self.cluster.config.nodes:
                         if to != self.node_id:
                             self.cluster.carry(self, to, message)
-                case bus.Alarm(text=text):
-                    self.alarms.append(text)
                 case bus.Reconfigured():
                     # The nodes stay the same.
                     pass

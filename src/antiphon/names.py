@@ -19,6 +19,12 @@ NAME_BYTES_MAX: Final = 255
 DEAD_QUEUE_NAME: Final = "queue:_DMQ"
 """The queue of dead messages: every channel has a part of it."""
 
+LOG_TOPIC_NAME: Final = "topic:_LOG"
+"""The topic of the events that nodes log: every channel has a part of it."""
+
+IN_PARTS: Final = (DEAD_QUEUE_NAME, LOG_TOPIC_NAME)
+"""The destinations that every channel has a part of."""
+
 CHANNELS_MAX: Final = 64
 """The most channels of one destination."""
 
@@ -51,7 +57,7 @@ class DestinationName(NamedTuple):
     @property
     def has_parts(self) -> bool:
         """Has every channel a part of this, without a placement?"""
-        return str(self) == DEAD_QUEUE_NAME
+        return str(self) in IN_PARTS
 
     @property
     def can_be_chosen(self) -> bool:

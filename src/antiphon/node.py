@@ -13,6 +13,8 @@ What it promises
     NOD3  Everything durable leaves as `Append`, in index order per channel.
     NOD4  A message to a machine that this node does not have is dropped.
     NOD5  A client manager hears the heartbeats of a step before its deliveries.
+    NOD6  Everything that an operator may want to know is an event of the node's log: a row in `RecordRows`,
+          and in `topic:_LOG` (`event_log.py`). Nothing is done for that while there is no event.
 
 What it leaves to others
     Files, sockets, clocks and threads: `runtime` has real ones, `sim` invented ones. Both run this class.
@@ -20,19 +22,30 @@ What it leaves to others
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from antiphon.bus import effects as bus
 from antiphon.bus import messages as said
+from antiphon.bus.entries import FenceDetail
 from antiphon.bus.producer import OF_PRODUCER
 from antiphon.bus.schema import Machine, heard_by
 from antiphon.channel_parts import ChannelParts
 from antiphon.client_manager import effects as door
 from antiphon.client_manager.manager import ClientManager
+from antiphon.event_log import EventLog, EventRow
+from antiphon.events import (
+    FLOW_BEGUN,
+    FLOW_ENDED,
+    NODE_STARTED,
+    NODE_STOPPING,
+    PRODUCER_FENCED,
+    LoggedEvent,
+)
 from antiphon.inquiries import Asker, Inquiries, NodeRef, Put, Told
 from antiphon.message_manager.effects import Effect as ManagerEffect
 from antiphon.message_manager.effects import Propose
+from antiphon.notices import ChannelNotices
 from antiphon.standing import Agreed, Standing
 
 # Sets of exact types: every message of the bus is looked up in them.
@@ -45,11 +58,34 @@ _OF_PRODUCER = frozenset(OF_PRODUCER)
 # Past the constructor of a tuple with names: there are some for every message.
 _new: Final = tuple.__new__
 
+_DATA = int(said.EntryKind.DATA)
 _CLAIM = int(said.EntryKind.PRIMARY_CLAIM)
+_FENCE = int(said.EntryKind.PRODUCER_FENCE)
 
 EMBEDDED_ROLE = "embedded"
 
 UNKNOWN_QUESTION = "admin.unknown_question"
+
+
+LOOK_NS: Final = 100_000_000
+"""How often a node looks what is new in its channels. The node takes a step with each of its presences, so it
+needs no deadline for that."""
+
+
+class Observed(NamedTuple):
+    """An event for the log, from outside of the machines."""
+
+    event: LoggedEvent
+
+
+class Leaving(NamedTuple):
+    """The node is about to end, in order. Others leave, too, and that is no news any more."""
+
+
+class RecordRows(NamedTuple):
+    """Print these events, and append them to the file of events."""
+
+    rows: tuple[EventRow, ...]
 
 
 class InChannel(NamedTuple):
@@ -59,9 +95,10 @@ class InChannel(NamedTuple):
     what: Any
 
 
-NodeEvent = InChannel | door.Event
+NodeEvent = InChannel | Observed | Leaving | door.Event
 NodeEffect = (
     InChannel
+    | RecordRows
     | door.SendFrames
     | door.AdmitConnection
     | door.CloseConnection
@@ -98,7 +135,10 @@ class Node:
         channels: Iterable[ChannelParts],
         role: str = EMBEDDED_ROLE,
         members: Iterable[NodeRef] = (),
+        names: Mapping[int, str] | None = None,
+        events: EventLog | None = None,
     ) -> None:
+        """`names` are those of the nodes in the configuration, by number."""
         self.node_id = node_id
         self.name = name
         self._parts = tuple(channels)
@@ -116,6 +156,18 @@ class Node:
         # A machine is asked for its deadline when it has done something, and not before.
         self._client_manager_at = client_manager.next_deadline_ns() if client_manager is not None else None
         self._inquiries_at: int | None = None
+        self._role = role
+        self._names = dict(names or {}) | {node_id: name}
+        self._events = events or EventLog(name, tuple(self.channels), node_id)
+        self._notices = {channel: ChannelNotices(node_id, self._names) for channel in self.channels}
+        self._to_say: list[LoggedEvent] = []
+        self._look_ns = 0
+        self._has_started = self._is_leaving = False
+        # Whether an event was logged in this step; and when the log has something to do.
+        self._has_logged = False
+        self._log_at: int | None = None
+        # The envelope of events that is on its way, by the tag that the producer knows.
+        self._log_tags: dict[tuple[str, int], None] = {}
         self._listened = tuple([parts for parts in self._parts if parts.listener is not None])
         self._due_ns = self._earliest()
 
@@ -139,13 +191,23 @@ class Node:
                     self._route(self.channels[channel], what)
                 else:
                     self._take(self.channels[channel], what)
+            elif type(event) is Observed:
+                self._log(event.event)
+            elif type(event) is Leaving:
+                self._leave()
             else:
                 self._tell_client_manager(event)  # type: ignore[arg-type]
         if self._due_ns is not None and now_ns >= self._due_ns:
             self._wake_sleepers(now_ns)
+        if now_ns >= self._look_ns:
+            self._look_around(now_ns)
+        if self._log_at is not None and now_ns >= self._log_at:
+            self._publish_events()
         if self._listened:
             self._listen_first()
         self._settle()
+        if self._has_logged:
+            self._record_events()
         self._due_ns = self._earliest()
         return self._effects
 
@@ -153,6 +215,8 @@ class Node:
         earliest = self._client_manager_at
         if self._inquiries_at is not None and (earliest is None or self._inquiries_at < earliest):
             earliest = self._inquiries_at
+        if self._log_at is not None and (earliest is None or self._log_at < earliest):
+            earliest = self._log_at
         for parts in self._parts:
             for at in (parts.replica_at, parts.producer_at, parts.manager_at, parts.listener_at):
                 if at is not None and (earliest is None or at < earliest):
@@ -162,10 +226,21 @@ class Node:
     # --- events in ---------------------------------------------------------------------------------
 
     def _take(self, parts: ChannelParts, event: bus.Event) -> None:
+        if type(event) is bus.Alarm:
+            self._log(event.event, parts.name)
+            return
         parts.for_replica.append(event)
         if type(event) is bus.SpaceChanged:
-            parts.is_blocked = event.is_low
+            self._note_space(parts, event)
             self._tell_client_manager(door.ChannelEvent(parts.name, event))
+
+    def _note_space(self, parts: ChannelParts, event: bus.SpaceChanged) -> None:
+        """A channel takes no messages while a disk has no room, and takes them again."""
+        if parts.is_blocked is event.is_low:
+            return
+        parts.is_blocked = event.is_low
+        if self.client_manager is not None:
+            self._log(FLOW_BEGUN(reason=event.text) if event.is_low else FLOW_ENDED(), parts.name)
 
     def _tell_client_manager(self, event: door.Event) -> None:
         if self.client_manager is not None:
@@ -293,6 +368,8 @@ class Node:
             if isinstance(news, bus.Multicast):
                 self._effects.append(InChannel(parts.name, news))
             else:
+                if type(news) is bus.SpaceChanged:
+                    self._note_space(parts, news)
                 self._tell_client_manager(door.ChannelEvent(parts.name, news))
 
     # --- effects out -------------------------------------------------------------------------------
@@ -328,8 +405,8 @@ class Node:
             if observer is not None:
                 observer.applied(parts.name, entry)
             parts.manager_heard = True
-            if entry.kind == _CLAIM:
-                self._look_at_claim(parts, entry.mid.pe)
+            if entry.kind != _DATA:
+                self._look_at_entry(parts, entry)
             return
         if type(effect) is bus.Send:
             if effect.to == self.node_id:
@@ -351,9 +428,13 @@ class Node:
             case bus.OpenState() | bus.MoveState() | bus.InstallState() | bus.DropState():
                 self._change_state(parts, effect)
             case bus.EnvelopeCommitted() | bus.EnvelopeConfirmed() | bus.EnvelopeUncertain():
-                # Negative tags are this node's own proposals, which no client waits for.
+                # Negative tags are this node's own commands, which no client waits for.
                 if effect.tag >= 0:
                     self._tell_client_manager(door.ChannelEvent(parts.name, effect))
+                elif type(effect) is bus.EnvelopeConfirmed and (parts.name, effect.tag) in self._log_tags:
+                    del self._log_tags[parts.name, effect.tag]
+                    self._events.confirmed(self._now_ns, parts.name, effect.exceptions)
+                    self._has_logged = True
             case bus.PrimaryChanged() | bus.RunOver():
                 self._tell_client_manager(door.ChannelEvent(parts.name, effect))
             case bus.Reconfigured(config=config):
@@ -362,6 +443,8 @@ class Node:
                     parts.manager.reconfigure(config.data_servers)
                 parts.is_alone = len(config.nodes) == 1
                 self._effects.append(InChannel(parts.name, effect))
+            case bus.Alarm(event=event):
+                self._log(event, parts.name)
             case bus.Spoilt(place=place, error=error):
                 if parts.manager is not None:
                     parts.manager.damaged(place, error)
@@ -369,10 +452,15 @@ class Node:
             case _:
                 self._effects.append(InChannel(parts.name, effect))
 
-    def _look_at_claim(self, parts: ChannelParts, term: int) -> None:
-        """Step down from a claim of a former life of this node, of whose term nothing is left."""
-        if parts.replica is not None and parts.replica.epoch_led != term:
-            parts.kept.step_down()
+    def _look_at_entry(self, parts: ChannelParts, entry: said.Entry) -> None:
+        if entry.kind == _CLAIM:
+            # Step down from a claim of a former life of this node, of whose term nothing is left.
+            if parts.replica is not None and parts.replica.epoch_led != entry.mid.pe:
+                parts.kept.step_down()
+        elif entry.kind == _FENCE and parts.kept.is_primary:
+            fence = FenceDetail.decode(entry.detail)
+            if fence.term == parts.kept.term:
+                self._log(PRODUCER_FENCED(member=fence.pid), parts.name)
 
     def _change_state(
         self,
@@ -398,10 +486,68 @@ class Node:
 
     def _perform_of_manager(self, parts: ChannelParts, effect: ManagerEffect) -> None:
         if isinstance(effect, Propose):
-            parts.proposals += 1
-            parts.for_producer.append(bus.Submitted(-parts.proposals, effect.command, effect.count))
+            self._submit(parts, effect.command, effect.count)
         else:
             self._perform_of_bus(parts, effect)
+
+    def _submit(self, parts: ChannelParts, payload: bytes, count: int) -> int:
+        """Have commands of this node itself ordered; returns their tag."""
+        parts.proposals += 1
+        parts.for_producer.append(bus.Submitted(-parts.proposals, payload, count))
+        return -parts.proposals
+
+    # --- events ------------------------------------------------------------------------------------
+
+    def say(self, event: LoggedEvent) -> None:
+        """Log an event of before the first step."""
+        self._to_say.append(event)
+
+    def last_words(self, wall_ms: int, event: LoggedEvent) -> EventRow:
+        """The row of an event of a node that takes no step any more."""
+        return EventRow(wall_ms, self.name, "", event.naming(self._names))
+
+    def _log(self, event: LoggedEvent, channel: str = "", *, is_public: bool = True) -> None:
+        named = event.naming(self._names)
+        self._events.note(self._now_ns, self._wall_ms, named, channel, is_public=is_public)
+        self._has_logged = True
+
+    def _look_around(self, now_ns: int) -> None:
+        """Log what is new in the channels (`notices`)."""
+        if self._is_leaving:
+            return
+        self._look_ns = now_ns + LOOK_NS
+        if not self._has_started:
+            self._has_started = True
+            self._log(NODE_STARTED(role=self._role))
+            for event in self._to_say:
+                self._log(event)
+            self._to_say.clear()
+        for parts in self._parts:
+            for event, is_public in self._notices[parts.name].look(now_ns, parts):
+                self._log(event, parts.name, is_public=is_public)
+
+    def _leave(self) -> None:
+        self._is_leaving = True
+        self._log(NODE_STOPPING())
+        self._events.leave(self._now_ns, self._wall_ms)
+        self._publish_events()
+
+    def _publish_events(self) -> None:
+        for channel, payload, count in self._events.flush(self._now_ns, self._wall_ms, self._takes_events):
+            tag = self._submit(self.channels[channel], payload, count)
+            self._log_tags[channel, tag] = None
+        self._has_logged = True
+
+    def _takes_events(self, channel: str) -> bool:
+        parts = self.channels[channel]
+        is_served = parts.listener is None or parts.listener.is_served
+        return parts.is_ready and is_served and not parts.is_blocked
+
+    def _record_events(self) -> None:
+        self._has_logged = False
+        self._log_at = self._events.next_deadline_ns()
+        if rows := self._events.take_rows():
+            self._effects.append(RecordRows(tuple(rows)))
 
     # --- questions ---------------------------------------------------------------------------------
 

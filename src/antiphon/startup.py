@@ -22,7 +22,7 @@ Random numbers and the time come in as data (`Identity`): `runtime` draws them, 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
@@ -41,6 +41,8 @@ from antiphon.channel_parts import ChannelParts
 from antiphon.client_manager.manager import ClientManager, ClientManagerSettings
 from antiphon.client_manager.repetition import said_again
 from antiphon.errors import Damaged, FormatMismatch, StorageFailed, Unreadable
+from antiphon.event_log import EventLog, EventLogSettings
+from antiphon.events import DISK_ALARM, DISK_NOTE
 from antiphon.ids import U32_MAX, IdSource
 from antiphon.inquiries import NodeRef
 from antiphon.journal import quarantine
@@ -92,6 +94,9 @@ class StartSettings:
     client_manager: ClientManagerSettings | None = field(default_factory=ClientManagerSettings)
     message_manager: MessageManagerSettings = field(default_factory=MessageManagerSettings)
     agreed: Agreed | None = None
+    # The names of all nodes, by number, for the events of this one.
+    names: Mapping[int, str] = field(default_factory=dict)
+    events: EventLogSettings = field(default_factory=EventLogSettings)
     # Reads a state from the bytes of a checkpoint; the simulator has readers that fail.
     read_state: Callable[..., ChannelState] = ChannelState.restore
 
@@ -281,7 +286,13 @@ def _start(
         client_manager=_client_manager(found, identity, settings),
         channels=(parts,),
         role=settings.role,
+        names=settings.names,
+        events=_event_log(identity, settings.name, (group.group,), settings.events),
     )
+    notes = [*found.repairs, *found.truncated, *notes]
+    alarms = [*([opened.alarm] if opened.alarm else []), *found.lost, *alarms]
+    for event in (*[DISK_NOTE(note=note) for note in notes], *[DISK_ALARM(problem=one) for one in alarms]):
+        node.say(event)
     return StartedNode(
         node=node,
         channel=group.group,
@@ -289,9 +300,16 @@ def _start(
         found=found,
         counter=counter,
         referrer=manager or NoRecords(),
-        notes=[*found.repairs, *found.truncated, *notes],
-        alarms=[*([opened.alarm] if opened.alarm else []), *found.lost, *alarms],
+        notes=notes,
+        alarms=alarms,
     )
+
+
+def _event_log(
+    identity: Identity, name: str, channels: Sequence[str], settings: EventLogSettings
+) -> EventLog:
+    # The id of this life numbers its events.
+    return EventLog(name, channels, int.from_bytes(identity.run_id, "little"), settings)
 
 
 def _client_manager(found: Recovered, identity: Identity, settings: StartSettings) -> ClientManager | None:
@@ -335,6 +353,7 @@ class ClientManagerStart:
     settings: ClientManagerSettings = field(default_factory=ClientManagerSettings)
     # In hex: clients tell clusters of the same name apart by it.
     cluster_id: str = ""
+    events: EventLogSettings = field(default_factory=EventLogSettings)
 
 
 def start_client_manager(identity: Identity, start: ClientManagerStart) -> Node:
@@ -372,6 +391,8 @@ def start_client_manager(identity: Identity, start: ClientManagerStart) -> Node:
         ],
         role=CLIENT_MANAGER_ROLE,
         members=start.members,
+        names={member.number: member.name for member in start.members},
+        events=_event_log(identity, start.name, [group.group for group in start.groups], start.events),
     )
 
 

@@ -102,8 +102,8 @@ class ToldLife(Life):
                 self.stage.confirm(self.node, tag, first)
             case Reconfigured(config):
                 self._tell(f"goes over to configuration {config.config_id}")
-            case Alarm(text):
-                self._tell(f"ALARM {text}")
+            case Alarm(event):
+                self._tell(f"ALARM {event.text}")
             case WriteCheckpoint(n):
                 self._tell_of_disk(f"durable: checkpoint {n}")
             case InstallState(n):

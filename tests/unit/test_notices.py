@@ -7,7 +7,9 @@ from typing import Any, cast
 
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.presence import PresenceKeeper
+from antiphon.bus.sequencer import State
 from antiphon.channel_parts import ChannelParts
+from antiphon.events import Severity
 from antiphon.notices import ChannelNotices
 
 NAMES = {1: "mm-1", 2: "mm-2", 3: "mm-3", 9: "cm-1"}
@@ -35,6 +37,10 @@ class FakeReplica:
     primary: int = 0
     last: int = 0
     applied: int = 0
+    epoch: int = 0
+    state: State = State.FOLLOWER
+    is_joining: bool = False
+    is_amnesiac: bool = False
 
 
 @dataclass
@@ -65,13 +71,19 @@ class Watched:
         self.presence = PresenceKeeper(GROUP, node)
         if parts.replica is not None:
             parts.replica.presence = self.presence
-        self._notices = ChannelNotices("a", node, NAMES)
+        self._node = node
+        self._notices = ChannelNotices(node, NAMES)
         self.look()
 
     def look(self) -> list[str]:
         """What is told now, warnings with a mark."""
         told = self._notices.look(self.now_ms * MS, cast(ChannelParts, self.parts))
-        return ["! " * is_warning + text for is_warning, text in told]
+        self.published = [event.kind.code for event, is_public in told if is_public]
+        return [
+            "! " * (event.kind.severity is Severity.WARNING)
+            + event.naming(NAMES).sentence(NAMES[self._node], "a")
+            for event, _ in told
+        ]
 
     def passes(self, ms: int, *heard: int) -> list[str]:
         """What is told while so much time goes by, in which these members are heard."""

@@ -187,6 +187,8 @@ class Admin(Face[AsyncAdmin]):
     ) -> None:
         """Change settings of a destination that exists, while it is used; the others stay. See `create`.
 
+        Of "topic:_LOG" the parts of all channels are changed.
+
         >>> admin.change("queue:orders", redelivery_limit=3)
         """
         self._loop.run(
@@ -797,8 +799,8 @@ class Session(SessionByHand):
         which shows the place.
 
         A destination that does not exist is made, unless `create` is False: then DestinationError. Every
-        channel has a part of the queue of dead messages, "queue:_DMQ": they are consumed as one, or the
-        part of one `channel`. A message's `channel` says where it is from.
+        channel has a part of "queue:_DMQ", the dead messages, and of "topic:_LOG", the events: the parts
+        are consumed as one, or that of one `channel`. A message's `channel` says where it is from.
 
         A consumer that is dropped without being closed gives back the messages it has not handed out,
         after a moment. A call for the same consumer in that moment goes on where it was, so that calls
@@ -835,8 +837,9 @@ class Session(SessionByHand):
         They come in their order, also those that consumers have. Messages acknowledged meanwhile are
         left out, messages sent meanwhile come at the end. With a `selector` only those that match come;
         the client chooses them, so that all of them travel. A destination that does not exist is made,
-        unless `create` is False: then DestinationError. Of dead messages ("queue:_DMQ") `channel` names
-        the channel whose are to be seen; without it those of one channel come after those of another.
+        unless `create` is False: then DestinationError. Of dead messages ("queue:_DMQ") and events
+        ("topic:_LOG") `channel` names the channel whose are to be seen; without it those of one channel
+        come after those of another.
 
         >>> for message in session.browse("queue:orders"):
         ...     print(message.sequence, message.body)

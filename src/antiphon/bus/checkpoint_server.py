@@ -44,6 +44,7 @@ from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.messages import EntryKind
 from antiphon.bus.schema import Machine, not_for
 from antiphon.errors import ProtocolError
+from antiphon.events import STATES_DIFFER
 from antiphon.ids import epoch_node
 from antiphon.wire.primitives import Buffer, Reader, Writer
 
@@ -228,7 +229,7 @@ class CheckpointServer:
         is_same = self.note_stable(n, digest)
         if not is_same:
             # Our own fold differs from the others'.
-            out.append(Alarm(f"DIVERGENCE: this node's checkpoint at {n} is not the stable one"))
+            out.append(Alarm(STATES_DIFFER(problem=f"this node's checkpoint at {n} is not the stable one")))
         return is_same
 
     def note_stable(self, n: int, digest: bytes) -> bool:

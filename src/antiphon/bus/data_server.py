@@ -49,6 +49,7 @@ from antiphon.bus.messages import COUNT_MAX, Entry, EntryKind, NackReason, Repor
 from antiphon.bus.ports import CommittedOrder, CopyState, JournalCounter, Payloads
 from antiphon.bus.schema import Machine, not_for
 from antiphon.errors import Damaged, ProtocolError
+from antiphon.events import ENVELOPE_DIFFERS, ENVELOPE_UNREADABLE
 from antiphon.ids import Mid, epoch_node
 from antiphon.journal.recovery import DataAt
 from antiphon.wire.commands import count_of
@@ -320,7 +321,7 @@ class DataServer:
     ) -> None:
         """An envelope has come again."""
         if held.item.digest != digest:
-            out.append(Alarm(f"{held.item.mid} came with two contents; the second is dropped"))
+            out.append(_differs(held.item.mid, "came with two contents; the second is dropped"))
         elif is_first_hand and held.is_durable and not held.is_settled:
             # The producer misses an answer; perhaps our report was lost.
             self.rereported += 1
@@ -547,7 +548,7 @@ class DataServer:
             return None
         item = held.item
         if item.digest != digest:
-            out.append(Alarm(f"{mid} is committed with another content than is stored here"))
+            out.append(_differs(mid, "is committed with another content than is stored here"))
             self._miss(entry)
             return None
         size = item.size
@@ -558,7 +559,7 @@ class DataServer:
             try:
                 payload = self._read(mid)
             except Damaged as error:
-                out.append(Alarm(f"{mid} cannot be read: {error}"))
+                out.append(_unreadable(mid, error))
                 self._miss(entry)
                 return None
         if not held.is_settled:
@@ -639,7 +640,7 @@ class DataServer:
             return self._found_waiting(mid) or self._found_placed(mid, first)
         except Damaged as error:
             # An answer without this envelope makes the asker try another node; it does exist.
-            out.append(Alarm(f"{mid} cannot be read: {error}"))
+            out.append(_unreadable(mid, error))
             location = self._payloads.location_of(first)
             if location is not None:
                 out.append(Spoilt(location, error))
@@ -660,3 +661,11 @@ class DataServer:
         if location is None:
             return None
         return m.Data(mid, entry.ts, entry.count, entry.digest, self._payloads.read(location))
+
+
+def _differs(mid: Mid, problem: str) -> Alarm:
+    return Alarm(ENVELOPE_DIFFERS(envelope=str(mid), problem=problem))
+
+
+def _unreadable(mid: Mid, error: Damaged) -> Alarm:
+    return Alarm(ENVELOPE_UNREADABLE(envelope=str(mid), problem=str(error)))

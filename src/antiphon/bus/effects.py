@@ -17,6 +17,7 @@ from typing import NamedTuple
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import BusMessage, Entry, ReportItem
 from antiphon.errors import Damaged
+from antiphon.events import LoggedEvent
 from antiphon.ids import Mid
 from antiphon.journal.ports import Location
 from antiphon.wire.commands import Outcome
@@ -271,9 +272,13 @@ class Reconfigured:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A text for the operator."""
+    """An event for the operator; the keeper of the journal tells its own."""
 
-    text: str
+    event: LoggedEvent
+
+    @property
+    def text(self) -> str:
+        return self.event.text
 
 
 Effect = (
@@ -473,6 +478,7 @@ Event = (
     | CheckpointFailed
     | CheckpointRead
     | SpaceChanged
+    | Alarm
     | SpaceHeld
     | ConfigProposed
     | BeatWanted

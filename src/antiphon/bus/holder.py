@@ -41,6 +41,7 @@ from antiphon.bus.messages import NO_DIGEST
 from antiphon.bus.ports import Location, Payloads
 from antiphon.bus.schema import Machine, not_for
 from antiphon.errors import Damaged
+from antiphon.events import CHECKPOINT_UNREADABLE
 
 
 class Holder:
@@ -134,7 +135,8 @@ class Holder:
             # The reading took longer than the hold.
             return
         if read.data is None:
-            out.append(Alarm(f"the checkpoint at {read.n} cannot be read, and is given to nobody"))
+            problem = f"the checkpoint at {read.n} cannot be read, and is given to nobody"
+            out.append(Alarm(CHECKPOINT_UNREADABLE(problem=problem)))
             self._spoilt.append(read.n)
             del self._held[read.n], self._until[read.n]
             self._describe(read.to, self._offer(), out)
@@ -158,7 +160,8 @@ class Holder:
             try:
                 record = self._payloads.record(Location(*place))
             except Damaged as error:
-                out.append(Alarm(f"a record of the checkpoint at {asked.n} cannot be read: {error}"))
+                problem = f"a record of the checkpoint at {asked.n} cannot be read: {error}"
+                out.append(Alarm(CHECKPOINT_UNREADABLE(problem=problem)))
                 out.append(Spoilt(Location(*place), error))
                 continue
             places.append(place)

@@ -73,6 +73,7 @@ from antiphon.bus.messages import Entry, EntryKind, Place, digest_of
 from antiphon.bus.ports import JournalCounter, Location, Payloads, identity_of
 from antiphon.bus.schema import Machine, not_for
 from antiphon.errors import ProtocolError
+from antiphon.events import CHECKPOINT_REFUSED, STATES_DIFFER, LoggedEvent
 from antiphon.ids import U64_MAX, Mid, epoch_node
 
 _PIECES_AT_ONCE: Final = 4
@@ -413,14 +414,15 @@ class Joiner:
         if transfer.state is None:
             transfer.state = _read(transfer)
             if transfer.state is None:
-                text = f"node {transfer.holder} gave a checkpoint at {transfer.n} that is none"
-                self._refuse(now_ns, transfer, text, out)
+                problem = f"a checkpoint at {transfer.n} that is none"
+                event = CHECKPOINT_REFUSED(member=transfer.holder, problem=problem)
+                self._refuse(now_ns, transfer, event, out)
                 return
             self._look_for_proof(out)
         known = self._stables.get(transfer.n)
         if known is not None and known != transfer.digest:
-            text = f"DIVERGENCE: node {transfer.holder} holds another state after {transfer.n} than is stable"
-            self._refuse(now_ns, transfer, text, out)
+            problem = f"node {transfer.holder} holds another state after {transfer.n} than is stable"
+            self._refuse(now_ns, transfer, STATES_DIFFER(problem=f"{problem}; it is not taken"), out)
         elif known is None and not self._is_vouched_for(transfer):
             return
         elif not self._keeps_state:
@@ -431,8 +433,10 @@ class Joiner:
                 self._is_opened = True
                 out.append(OpenState(transfer.n, transfer.state.manager_state))
 
-    def _refuse(self, now_ns: int, transfer: _CheckpointTransfer, text: str, out: list[RoleEffect]) -> None:
-        out.append(Alarm(f"{text}; it is not taken"))
+    def _refuse(
+        self, now_ns: int, transfer: _CheckpointTransfer, event: LoggedEvent, out: list[RoleEffect]
+    ) -> None:
+        out.append(Alarm(event))
         self._transfer = None
         self._give_up_on(transfer.holder, now_ns, out)
 
@@ -475,8 +479,8 @@ class Joiner:
         if transfer is None or transfer.n != opened.n or transfer.state is None:
             return
         if opened.digest != transfer.state.manager_digest:
-            text = f"DIVERGENCE: the state after {opened.n} from node {transfer.holder} is not what it says"
-            self._refuse(now_ns, transfer, text, out)
+            problem = f"the state after {opened.n} from node {transfer.holder} is not what it says"
+            self._refuse(now_ns, transfer, STATES_DIFFER(problem=f"{problem}; it is not taken"), out)
             return
         transfer.is_opened = True
         transfer.wanted = deque(Place(*place) for place in sorted(opened.places))
@@ -513,7 +517,8 @@ class Joiner:
         asked_at = self._places_asked.pop(asked)
         for place, item in zip(reply.places, reply.items, strict=False):
             if not self._take_copy(transfer, place, item, out):
-                self._refuse(now_ns, transfer, f"node {transfer.holder} gave a wrong envelope", out)
+                wrong = CHECKPOINT_REFUSED(member=transfer.holder, problem="a wrong envelope")
+                self._refuse(now_ns, transfer, wrong, out)
                 return
         answered = asked.index(reply.places[-1]) + 1 if reply.places else 1
         if len(reply.places) < answered:

@@ -31,6 +31,7 @@ from typing import Final, NamedTuple
 from antiphon.bus import effects as bus
 from antiphon.bus.ports import JournalCounter
 from antiphon.errors import Damaged, NoSpace
+from antiphon.events import CHECKPOINT_UNREADABLE, DISK_AMPLE, DISK_LOW, SYNC_SLOW
 from antiphon.journal.checkpoint_line import CheckpointLine
 from antiphon.journal.checkpoints import Checkpoint
 from antiphon.journal.chores import Chore
@@ -62,6 +63,8 @@ class KeeperSettings:
     slow_syncs_max: int = 16
     # A single sync of this length makes a disk slow: heartbeats would be missed.
     stall_ns: int = 100 * _MS_NS
+    # How often such syncs are told at most.
+    stall_told_ns: int = 60_000 * _MS_NS
     # Copied per checkpoint at most, so that copying is never felt.
     relocated_bytes_max: int = 16 << 20
 
@@ -158,12 +161,7 @@ class Tell(NamedTuple):
     event: bus.Event
 
 
-class Log(NamedTuple):
-    is_error: bool
-    text: str
-
-
-KeeperEffect = Sync | Do | Tell | Log
+KeeperEffect = Sync | Do | Tell
 
 
 class Keeper:
@@ -197,6 +195,9 @@ class Keeper:
         # Whether envelopes wait for their entries, and how long a sync takes on the average.
         self._data_waits = False
         self._sync_ns = 0
+        # Very slow syncs that were not told yet, the slowest of them, and when one was told last.
+        self._stalls = self._stall_ns = 0
+        self._stall_told_ns = now_ns - self._settings.stall_told_ns
         self._checkpoints: CheckpointLine[bus.WriteCheckpoint] = CheckpointLine(found.checkpoint_segments)
         self._base = 0
         self._base_to_release: int | None = None
@@ -252,8 +253,9 @@ class Keeper:
                 # Later in this step records may follow that have their index already; a record that is copied
                 # when space is released gets its index when all of them are written.
                 self._base_to_release = base
-            case bus.Alarm(text=text):
-                self._out.append(Log(True, text))
+            case bus.Alarm():
+                # Of a process without a log of events.
+                pass
             case _:
                 raise AssertionError(f"{type(effect).__name__} is nothing a disk can do")
 
@@ -312,7 +314,7 @@ class Keeper:
                 self._out.append(Tell(bus.CheckpointFailed(wanted.n)))
             case CheckpointPiece(answer=answer, problem=problem):
                 if problem:
-                    self._out.append(Log(True, problem))
+                    self._out.append(Tell(bus.Alarm(CHECKPOINT_UNREADABLE(problem=problem))))
                 self._out.append(Tell(answer))
             case CheckpointClosed() | CheckpointsDropped():
                 pass
@@ -396,11 +398,11 @@ class Keeper:
         if missing is None:
             if self._low is not None and not self._waiting_for_space:
                 self._low, self._is_tight = None, False
-                self._out.append(Log(False, "there is room on the disk again"))
+                self._out.append(Tell(bus.Alarm(DISK_AMPLE())))
                 self._out.append(Tell(bus.SpaceChanged(False)))
             return
         if self._low is None:
-            self._out.append(Log(True, f"{missing}; nothing more is published until there is room"))
+            self._out.append(Tell(bus.Alarm(DISK_LOW(problem=str(missing)))))
             self._plan_retry()
         self._low = missing
         self._tell_low()
@@ -485,6 +487,17 @@ class Keeper:
             self._slow_syncs += 1
             is_bearable = took_ns < settings.stall_ns and self._slow_syncs < settings.slow_syncs_max
             self._is_quick = self._is_quick and is_bearable
+            if took_ns >= settings.stall_ns:
+                self._note_stall(took_ns)
+
+    def _note_stall(self, took_ns: int) -> None:
+        """Tell of a very slow sync, and then for a while of no other: to publish this takes a sync, too."""
+        self._stalls += 1
+        self._stall_ns = max(self._stall_ns, took_ns)
+        if self._now_ns >= self._stall_told_ns + self._settings.stall_told_ns:
+            self._out.append(Tell(bus.Alarm(SYNC_SLOW(count=self._stalls, ms=self._stall_ns // _MS_NS))))
+            self._stalls = self._stall_ns = 0
+            self._stall_told_ns = self._now_ns
 
     def _plan_idle(self) -> None:
         self._idle_index = self._durable_index

@@ -55,6 +55,7 @@ from antiphon.bus.marking import RECORD_BYTES, Marking
 from antiphon.bus.membership import may_begin, may_follow
 from antiphon.bus.messages import NO_DIGEST, Entries, Entry, EntryKind, NackReason, ReportItem, ServerStatus
 from antiphon.bus.presence import PresenceKeeper
+from antiphon.events import ENVELOPE_DIFFERS, REPLICA_LEFT, STATES_DIFFER
 from antiphon.ids import Mid
 
 NO_BEATS: Final = (0, 0)
@@ -116,7 +117,7 @@ class Laggards:
             return
         del self._waits_since[server]
         self._left[server] = None
-        out.append(Alarm(f"node {server} is {lag} numbers behind and is left to catch up by itself"))
+        out.append(Alarm(REPLICA_LEFT(member=server, lag=lag)))
 
 
 class Portions:
@@ -335,7 +336,7 @@ class Reign:
                 waiting[pseq] = _ReportedEnvelope(item, server, is_ours, fetch_at)
             elif known.item.digest != digest:
                 self._refuse(server, mid, NackReason.DIGEST, 0, out)
-                out.append(Alarm(f"{mid} is held with two contents"))
+                out.append(Alarm(ENVELOPE_DIFFERS(envelope=str(mid), problem="is held with two contents")))
                 continue
             else:
                 known.is_ours = known.is_ours or is_ours
@@ -755,7 +756,7 @@ class Reign:
         if different or (n == self._stable_numbered and report.digest != self._stable_digest):
             # One of the states is wrong and nobody can tell which. Everything is kept.
             self._has_diverged = True
-            out.append(Alarm(f"DIVERGENCE: two states after {n}; nothing is deleted any more"))
+            out.append(Alarm(STATES_DIFFER(problem=f"two states after {n}; nothing is deleted any more")))
             return
         if n > self._stable_numbered and len(digests) >= self._config.checkpoint_quantity:
             self._stable_numbered, self._stable_digest = n, report.digest

@@ -84,6 +84,7 @@ from antiphon.bus.recovery import RecoveredReplica
 from antiphon.bus.reign import NO_BEATS
 from antiphon.bus.schema import KINDS, Machine, heard_by
 from antiphon.bus.sequencer import Sequencer, State
+from antiphon.events import REPLICA_WANTED
 
 _FOR_PRODUCER: Final = heard_by(Machine.PRODUCER)
 # Past the constructor of a tuple with names: there are some for every envelope.
@@ -356,8 +357,7 @@ class Replica:
         if self.node in config.data_servers and not self._member.delivers:
             self._lacks_state = True
             if not was_lacking:
-                words = f"configuration {config.config_id} wants state of this node"
-                out.append(Alarm(f"{words}: it has to start again"))
+                out.append(Alarm(REPLICA_WANTED(configuration=config.config_id)))
         self._take_seats()
         self._look_at_disks()
         out.append(Reconfigured(config))

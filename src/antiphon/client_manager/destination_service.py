@@ -45,7 +45,7 @@ from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.errors import DestinationUnavailable, InvalidName
 from antiphon.names import (
     CHANNELS_MAX,
-    DEAD_QUEUE_NAME,
+    IN_PARTS,
     TEMPORARY,
     DestinationName,
     channel_of_temporary,
@@ -163,7 +163,7 @@ class DestinationService:
 
     def open(self, text: str, waiter: Waiter, *, may_create: bool, channel: str = "") -> None:
         """Find a destination, and make it if there is none and `may_create`."""
-        if text == DEAD_QUEUE_NAME:
+        if text in IN_PARTS:
             self._open_part(text, waiter, channel, may_create=may_create)
             return
         if text in _TEMPORARY_PLACES:
@@ -183,7 +183,7 @@ class DestinationService:
             self._search(Creation(name, AS_IT_IS if may_create else None, channel), waiter)
 
     def _open_part(self, name: str, waiter: Waiter, channel: str, *, may_create: bool) -> None:
-        """Find a channel's part of a queue of the system, which has no placement."""
+        """Find a channel's part of a destination of the system, which has no placement."""
         if not channel and len(self._channels) == 1:
             channel = self._system
         if channel not in self._channels:
@@ -523,7 +523,7 @@ def _has_placement(name: str) -> bool:
 
     The others are not remembered either: every channel has a dead queue, and temporary ones come and go.
     """
-    return name != DEAD_QUEUE_NAME and not parse_destination(name).is_temporary
+    return name not in IN_PARTS and not parse_destination(name).is_temporary
 
 
 def _not_to_choose(name: str) -> str:

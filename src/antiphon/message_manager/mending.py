@@ -19,6 +19,7 @@ from antiphon.bus.effects import Alarm, CopyRecord, Mend, Send
 from antiphon.bus.messages import BatchGet, BatchReply, Data, digest_of
 from antiphon.bus.ports import Location, Payloads, identity_of
 from antiphon.errors import Damaged
+from antiphon.events import RECORD_DAMAGED, RECORD_MENDED
 from antiphon.message_manager.state.channel_state import ChannelState
 
 ASK_AGAIN_NS: Final = 200_000_000
@@ -49,15 +50,15 @@ class Mender:
         if place not in self._damaged:
             self._damaged[place] = 0
             self._ask_at = 0
-            self._said.append(Alarm(f"{error.text}; another replica is asked for it"))
+            self._said.append(Alarm(RECORD_DAMAGED(problem=error.text)))
 
     def mended(self, place: Location) -> bool:
         """Note that a record has a new place; whether its old place was damaged."""
         giver = self._damaged.pop(place, None)
         if giver is None:
             return False
-        what = f"the record at byte {place.offset} of segment {place.segment}"
-        self._said.append(Alarm(f"{what} was written anew, with what node {giver} has"))
+        mended = RECORD_MENDED(offset=place.offset, segment=place.segment, member=giver)
+        self._said.append(Alarm(mended))
         return True
 
     def forget(self) -> None:

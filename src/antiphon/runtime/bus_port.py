@@ -14,7 +14,6 @@ roles whether its sender may say so.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -23,13 +22,12 @@ from antiphon.bus import codec
 from antiphon.bus import effects as bus
 from antiphon.bus import messages as said
 from antiphon.errors import ProtocolError
+from antiphon.events import FRAME_REFUSED, LoggedEvent
 from antiphon.node import InChannel
 from antiphon.outlet import LATE, LATE_NS, PERIODIC, Outlet
 from antiphon.transport.interface import ArrivedFrame, Peer, Transport
 from antiphon.wire.lanes import Lane
 from antiphon.wire.primitives import Buffer
-
-log = logging.getLogger("antiphon.bus")
 
 # Past the constructor of a tuple with names: there are some for every frame.
 _new: Final = tuple.__new__
@@ -50,9 +48,11 @@ class BusPort:
         *,
         peers: Mapping[int, Peer] | None = None,
         is_spare: Callable[[int], bool] | None = None,
+        note: Callable[[LoggedEvent], None] = lambda event: None,
     ) -> None:
         """Arrived messages go to `take`, effects that are not for the network to `otherwise`."""
         self.refused = 0
+        self._note = note
         self._transport = transport
         self._header = header
         self._take = take
@@ -163,5 +163,5 @@ class BusPort:
 
     def _refuse(self, sender: int, why: str) -> None:
         if not self.refused:
-            log.warning("a frame of member %d is not taken: %s (said once, counted from now on)", sender, why)
+            self._note(FRAME_REFUSED(member=sender, problem=why))
         self.refused += 1

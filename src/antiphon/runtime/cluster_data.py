@@ -133,6 +133,11 @@ def data_path(config: Path, node: NodeSpec) -> Path:
     return config.parent / node.data
 
 
+def event_path(config: Path, node: NodeSpec) -> Path:
+    """The folder of a node's file of events: beside its data, or where those would be."""
+    return data_path(config, node) if node.has_disk else config.parent / "nodes" / node.name
+
+
 def tls_files(config: Path, spec: ClusterSpec, node: NodeSpec) -> ServerFiles | None:
     """The files with which a client manager listens; None if it does so without TLS."""
     if spec.tls is TlsMode.OFF or node.has_disk:

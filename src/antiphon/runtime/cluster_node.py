@@ -33,14 +33,16 @@ from antiphon.cluster.agreement import Agreement, ConfigCard
 from antiphon.cluster.config_file import digest, essential_keys
 from antiphon.cluster.topology import ClusterSpec, NodeSpec
 from antiphon.errors import AntiphonError, NodeError
+from antiphon.event_log import EventLogSettings
+from antiphon.events import CHANNEL_AWAY, DISK_NOTE, NODE_FAILED
 from antiphon.inquiries import NodeRef
 from antiphon.names import PLAIN, SECURE
 from antiphon.node import Node
-from antiphon.notices import ChannelNotices
 from antiphon.runtime.asking import Line, ask_members
 from antiphon.runtime.bus_port import BusPort
 from antiphon.runtime.cluster_data import (
     data_path,
+    event_path,
     has_token,
     is_new_disk,
     journal_settings,
@@ -50,6 +52,7 @@ from antiphon.runtime.cluster_data import (
     tls_files,
 )
 from antiphon.runtime.disk import FileDisk
+from antiphon.runtime.event_file import EventFile
 from antiphon.runtime.loops import loop_factory, stop_signal
 from antiphon.runtime.memory import collect_seldom
 from antiphon.runtime.network import ClientPort
@@ -80,8 +83,6 @@ FORMAT_SECONDS: Final = 60.0
 """How long a node that is to format its disk waits for the other voters: giving a new disk the id of a lost
 one can cost messages, so that no voter may be unheard."""
 CHANNELS_SECONDS: Final = 10.0
-
-LOOK_NS: Final = 100_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,14 +226,10 @@ async def _keep(life: _Life, agreement: Agreement) -> int:
             unsettled=[line.others[number] for number in agreement.unsettled],
             has_peers=has_peers,
         )
-        if note:
-            log.warning("%s", note)
         # In a thread: the others may ask this node meanwhile.
         started = await asyncio.to_thread(_start, disk, life, group)
-        for note in (*disk.notes, *started.notes):
-            log.warning("%s", note)
-        for alarm in started.alarms:
-            log.error("%s", alarm)
+        for one in (note, *disk.notes) if note else disk.notes:
+            started.node.say(DISK_NOTE(note=one))
         started.node.standing.is_new = agreement.card.is_new
         return await _run_keeper(life, line, disk, started)
     finally:
@@ -247,6 +244,8 @@ def _start(disk: FileDisk, life: _Life, group: GroupConfig) -> StartedNode:
         group=group,
         client_manager=None,
         agreed=life.agreed,
+        names=_names(life),
+        events=EventLogSettings(is_published=True),
     )
     distrusted = disk.distrusted
     started = start(
@@ -258,7 +257,8 @@ def _start(disk: FileDisk, life: _Life, group: GroupConfig) -> StartedNode:
 
 
 async def _run_keeper(life: _Life, line: Line, disk: FileDisk, started: StartedNode) -> int:
-    runner = NodeRunner(started.node)
+    events = EventFile(data_path(life.settings.config, life.node))
+    runner = NodeRunner(started.node, events.record)
     runner.own_loop()
     channel = started.channel
     keeper = started.make_keeper(clock.now_ns())
@@ -270,17 +270,18 @@ async def _run_keeper(life: _Life, line: Line, disk: FileDisk, started: StartedN
         storage.carry_out,
         peers=life.spec.peers(channel),
         is_spare=started.replica.is_spare,
+        note=runner.note,
     )
     started.node.channels[channel].producer.window_bytes_max = line.transport.window_bytes
-    with _until_failure(runner, storage.abandon):
+    with _until_failure(runner, started.node, events, storage.abandon):
         # First the network, then the disk: they work at the same time.
-        flushes = [port.flush, storage.flush, _notices(life, started.node)]
+        flushes = [port.flush, storage.flush]
         runner.begin_in({channel: port.carry_out}, flushes, _NoClients(), [line.transport.look])
         started.node.standing.is_established = True
         collect_seldom()
         life.announce(_ready(life, {}))
         await _until_stop(life, runner)
-        log.info("stopping")
+        runner.leave()
     if _has_failed(runner):
         return 1
     runner.end()
@@ -288,28 +289,8 @@ async def _run_keeper(life: _Life, line: Line, disk: FileDisk, started: StartedN
     return 0
 
 
-def _notices(life: _Life, node: Node) -> Callable[[], None]:
-    """A function that logs the notices of all channels, to be called after every step of the node.
-
-    The function looks for notices once in `LOOK_NS` at most. A node takes a step with each of its presences,
-    so no notice waits for long.
-    """
-    names = {one.number: one.name for one in life.spec.nodes}
-    notices = {channel: ChannelNotices(channel, life.node.number, names) for channel in node.channels}
-    look_at_ns = 0
-
-    def look() -> None:
-        nonlocal look_at_ns
-        now_ns = clock.now_ns()
-        if now_ns < look_at_ns or life.stop.done():
-            # The others leave a node that stops one by one, and that is no news.
-            return
-        look_at_ns = now_ns + LOOK_NS
-        for channel, parts in node.channels.items():
-            for is_warning, text in notices[channel].look(now_ns, parts):
-                log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
-
-    return look
+def _names(life: _Life) -> dict[int, str]:
+    return {one.number: one.name for one in life.spec.nodes}
 
 
 class _NoClients:
@@ -334,20 +315,23 @@ async def _serve_clients(life: _Life) -> int:
                 NodeRef(one.name, one.number, one.role, one.channel, one.rank) for one in life.spec.nodes
             ),
             cluster_id=life.spec.cluster_id.hex(),
+            events=EventLogSettings(is_published=True),
         ),
     )
-    runner = NodeRunner(node)
+    events = EventFile(event_path(life.settings.config, life.node))
+    runner = NodeRunner(node, events.record)
     runner.own_loop()
-    client_port = ClientPort(runner.take)
+    client_port = ClientPort(runner.take, note=runner.note)
     carry_out: dict[str, Callable[[bus.Effect], None]] = {}
     flushes: list[Callable[[], None]] = []
     for line in life.lines:
-        port = BusPort(line.transport, line.header(life.node.number), runner.take, _no_disk)
+        header = line.header(life.node.number)
+        port = BusPort(line.transport, header, runner.take, _no_disk, note=runner.note)
         carry_out[line.group.group] = port.carry_out
         node.channels[line.group.group].producer.window_bytes_max = line.transport.window_bytes
         flushes.append(port.flush)
-    with _until_failure(runner, lambda: None):
-        runner.begin_in(carry_out, [*flushes, _notices(life, node)], client_port)
+    with _until_failure(runner, node, events, lambda: None):
+        runner.begin_in(carry_out, flushes, client_port)
         node.standing.is_established = True
         await _wait_for_channels(life, runner, node)
         if not life.stop.done():
@@ -356,7 +340,7 @@ async def _serve_clients(life: _Life) -> int:
             scheme = PLAIN if life.tls is None else SECURE
             life.announce(_ready(life, {scheme: "{}:{}".format(*client_port.addresses[0])}))
             await _until_stop(life, runner)
-        log.info("stopping")
+        runner.leave()
         await client_port.stop()
     if _has_failed(runner):
         return 1
@@ -379,7 +363,8 @@ async def _wait_for_channels(life: _Life, runner: NodeRunner, node: Node) -> Non
         runner.failed.result()
     away = [name for name, parts in node.channels.items() if not parts.is_ready]
     if away and not life.stop.done():
-        log.warning("nobody serves channel %s yet; clients are let in all the same", ", ".join(away))
+        for name in away:
+            runner.note(CHANNEL_AWAY(away=name))
 
 
 async def _listen(life: _Life, port: ClientPort) -> None:
@@ -397,17 +382,24 @@ async def _until_stop(life: _Life, runner: NodeRunner) -> None:
 
 
 @contextlib.contextmanager
-def _until_failure(runner: NodeRunner, abandon: Callable[[], None]) -> Iterator[None]:
+def _until_failure(
+    runner: NodeRunner, node: Node, events: EventFile, abandon: Callable[[], None]
+) -> Iterator[None]:
     """End the node on any error. Antiphon's own errors are for the operator; others are bugs, and logged."""
     try:
         yield
     except BaseException as error:
         runner.end()
         abandon()
+        if isinstance(error, Exception):
+            now_ms = time.time_ns() // 1_000_000
+            events.append(node.last_words(now_ms, NODE_FAILED(problem=str(error))))
         if isinstance(error, AntiphonError) or not isinstance(error, Exception):
             raise
         runner.fail(error)
         log.critical("the node stops: %s", error, exc_info=error)
+    finally:
+        events.close()
 
 
 def _has_failed(runner: NodeRunner) -> bool:

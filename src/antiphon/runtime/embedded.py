@@ -17,11 +17,14 @@ from typing import Any
 
 from antiphon import clock
 from antiphon.errors import AntiphonError, NodeError
+from antiphon.event_log import EventLogSettings
+from antiphon.events import DISK_NOTE, NODE_FAILED
 from antiphon.journal.format import Settings as JournalSettings
 from antiphon.names import PLAIN, SECURE
 from antiphon.node import EMBEDDED_ROLE
 from antiphon.runtime.cluster_data import ports_to_choose_from
 from antiphon.runtime.disk import FileDisk
+from antiphon.runtime.event_file import EventFile, EventFileSettings
 from antiphon.runtime.loops import loop_factory, stop_signal
 from antiphon.runtime.network import ClientPort
 from antiphon.runtime.node_runner import NodeRunner
@@ -41,7 +44,10 @@ class EmbeddedSettings:
     tls: ServerFiles | None = None
     """Clients connect with TLS, with these certificates."""
     journal: JournalSettings = field(default_factory=JournalSettings)
-    start: StartSettings = field(default_factory=StartSettings)
+    start: StartSettings = field(
+        default_factory=lambda: StartSettings(events=EventLogSettings(is_published=True))
+    )
+    events: EventFileSettings = field(default_factory=EventFileSettings)
 
 
 def run_embedded(settings: EmbeddedSettings, announce: Callable[[dict[str, Any]], None]) -> int:
@@ -62,9 +68,13 @@ async def serve_embedded(settings: EmbeddedSettings, announce: Callable[[dict[st
             start_s=int(time.time()),
         )
         started = start(disk, settings.journal, identity, settings.start)
-        for note in (*disk.notes, *started.notes):
-            log.warning("%s", note)
-        return await _serve(settings, disk, started, tls, announce)
+        for note in disk.notes:
+            started.node.say(DISK_NOTE(note=note))
+        events = EventFile(settings.data, settings.events)
+        try:
+            return await _serve(settings, disk, started, tls, announce, events)
+        finally:
+            events.close()
     finally:
         disk.close()
 
@@ -75,10 +85,11 @@ async def _serve(
     started: StartedNode,
     tls: TlsContext | None,
     announce: Callable[[dict[str, Any]], None],
+    events: EventFile,
 ) -> int:
-    runner = NodeRunner(started.node)
+    runner = NodeRunner(started.node, events.record)
     runner.own_loop()
-    port = ClientPort(runner.take)
+    port = ClientPort(runner.take, note=runner.note)
     channel = started.channel
     keeper = started.make_keeper(clock.now_ns())
     storage = ChannelStorage(disk, keeper, tell=partial(runner.tell, channel), fail=runner.fail)
@@ -91,11 +102,14 @@ async def _serve(
         await asyncio.wait((stop, runner.failed), return_when=asyncio.FIRST_COMPLETED)
         if runner.failed.done():
             runner.failed.result()
-        log.info("stopping")
+        runner.leave()
         await port.stop()
     except BaseException as error:
         runner.end()
         storage.abandon()
+        if isinstance(error, Exception):
+            failed = NODE_FAILED(problem=str(error))
+            events.append(started.node.last_words(time.time_ns() // 1_000_000, failed))
         if isinstance(error, AntiphonError) or not isinstance(error, Exception):
             raise
         # A bug: the node ends rather than go on with a state that it does not understand.

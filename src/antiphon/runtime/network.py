@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,15 +38,13 @@ from antiphon.client_manager.effects import (
     WriteUnblocked,
 )
 from antiphon.errors import NodeError
+from antiphon.events import CLIENT_REFUSED, CLIENTS_UNPROTECTED, LoggedEvent
 from antiphon.runtime.connection import MANAGER_SAYS, NEXT_ROUND, UNREAD, ClientConnection
 from antiphon.runtime.limits import Arrivals, KeptBytes, connections_possible
-from antiphon.runtime.refusals import RefusalLog
 from antiphon.runtime.tls_transport import TlsTransport, TlsTurns
 from antiphon.tls import TlsContext
 from antiphon.wire.frames import Goodbye, Ping, encode_frame
 from antiphon.wire.primitives import Buffer
-
-log = logging.getLogger("antiphon.clients")
 
 PortEvent: TypeAlias = ConnectionOpened | FramesReceived | ConnectionLost | WriteBlocked | WriteUnblocked
 
@@ -119,7 +116,13 @@ class ClientPort:
     connections to `carry_out`.
     """
 
-    def __init__(self, take: Callable[[list[PortEvent]], None], settings: PortSettings | None = None) -> None:
+    def __init__(
+        self,
+        take: Callable[[list[PortEvent]], None],
+        settings: PortSettings | None = None,
+        *,
+        note: Callable[[LoggedEvent], None] = lambda event: None,
+    ) -> None:
         self.settings = settings or PortSettings()
         self.round = 0
         self._take = take
@@ -140,7 +143,7 @@ class ClientPort:
         self._nobody_left = asyncio.Event()
         self._nobody_left.set()
         self._look_timer: asyncio.TimerHandle | None = None
-        self._refusals = RefusalLog(log)
+        self._note = note
         self._carry: dict[type[Any], Callable[[ClientConnection, Any], None]] = {
             SendFrames: self._send_frames,
             AdmitConnection: self._admit,
@@ -166,7 +169,7 @@ class ClientPort:
                 "--port chooses another port, 0 any that is free"
             ) from error
         if tls is None and not _is_loopback(host):
-            log.warning("clients connect to %s without TLS: others may read what they send", host)
+            self._note(CLIENTS_UNPROTECTED(host=host))
         self._look_timer = self._loop.call_later(self.settings.heartbeat_s / 2, self._look_again)
 
     def _accept(self) -> asyncio.BaseProtocol:
@@ -222,7 +225,7 @@ class ClientPort:
 
     def _close_connection(self, connection: ClientConnection, effect: CloseConnection) -> None:
         if effect.code:
-            self._refusals.note(connection.peer, effect.code, effect.text)
+            self._note_refusal(connection, effect.code, effect.text)
         self._say_goodbye(connection, effect.code, effect.text)
 
     def _pause_reading(self, connection: ClientConnection, effect: PauseReading) -> None:
@@ -297,9 +300,12 @@ class ClientPort:
         """Send a peer away for a reason of the port, and tell the manager."""
         if not connection.is_over:
             if code != STOPPING:
-                self._refusals.note(connection.peer, code, text)
+                self._note_refusal(connection, code, text)
             self._tell(ConnectionLost(connection.conn, code, text))
             self._say_goodbye(connection, code, text)
+
+    def _note_refusal(self, connection: ClientConnection, code: str, text: str) -> None:
+        self._note(CLIENT_REFUSED(peer=connection.peer, reason=code, problem=text))
 
     def _tell(self, event: PortEvent) -> None:
         self._events.append(event)
@@ -340,7 +346,7 @@ class ClientPort:
 
     def _cut(self, connection: ClientConnection, code: str, text: str) -> None:
         if code:
-            self._refusals.note(connection.peer, code, text)
+            self._note_refusal(connection, code, text)
         self._forget(connection)
         self._tell(ConnectionLost(connection.conn, code, text))
         assert connection.transport is not None
@@ -352,7 +358,7 @@ class ClientPort:
         if self._is_stopping:
             code, text = STOPPING, "the node is stopping"
         else:
-            self._refusals.note(connection.peer, code, text)
+            self._note_refusal(connection, code, text)
         self._forget(connection)
         assert connection.transport is not None
         connection.transport.write(encode_frame(Goodbye(code=code, text=text)))
@@ -411,7 +417,6 @@ class ClientPort:
         self.look_at_everybody()
         if self._tls is not None:
             self._tls.look()
-        self._refusals.settle()
         self._look_timer = self._loop.call_later(self.settings.heartbeat_s / 2, self._look_again)
 
     def look_at_everybody(self) -> None:

@@ -17,7 +17,9 @@ from typing import Any, Protocol
 from antiphon import clock
 from antiphon.bus import effects as bus
 from antiphon.clock import timer_at
-from antiphon.node import InChannel
+from antiphon.event_log import EventRow
+from antiphon.events import LoggedEvent
+from antiphon.node import InChannel, Leaving, Observed, RecordRows
 from antiphon.runtime.storage import ChannelStorage
 
 
@@ -43,7 +45,10 @@ class Port(Protocol):
 
 
 class NodeRunner:
-    def __init__(self, node: Machines) -> None:
+    def __init__(
+        self, node: Machines, record: Callable[[Iterable[EventRow]], None] = lambda rows: None
+    ) -> None:
+        """`record` gets the events that the node logs."""
         self.node = node
         self.serving: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -52,6 +57,7 @@ class NodeRunner:
         self._flushes: list[Callable[[], None]] = []
         self._looks: list[Callable[[], None]] = []
         self._port: Port | None = None
+        self._record = record
         self._events: list[Any] = []
         self._is_scheduled = False
         self._is_due = False
@@ -103,6 +109,15 @@ class NodeRunner:
         self._events.append(tuple.__new__(InChannel, (channel, event)))
         self._schedule()
 
+    def note(self, event: LoggedEvent) -> None:
+        """Have the node log an event."""
+        self._events.append(Observed(event))
+        self._schedule()
+
+    def leave(self) -> None:
+        """Tell the node that it is about to end."""
+        self.take([Leaving()])
+
     def fail(self, error: BaseException) -> None:
         """Stop at once (RUN2)."""
         self._is_over = True
@@ -142,6 +157,8 @@ class NodeRunner:
                 if type(effect) is InChannel:
                     channel, what = effect
                     self._carry_out_in[channel](what)
+                elif type(effect) is RecordRows:
+                    self._record(effect.rows)
                 else:
                     self._port.carry_out(effect)
             for flush in self._flushes:

@@ -7,19 +7,16 @@ a thread here: asyncio would only log it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from antiphon import clock
 from antiphon.bus import effects as bus
-from antiphon.bus.keeper import CheckpointFile, Do, Keeper, KeeperEffect, Log, Sync, Tell, Work
+from antiphon.bus.keeper import CheckpointFile, Do, Keeper, KeeperEffect, Sync, Tell, Work
 from antiphon.errors import StorageFailed
 from antiphon.runtime.disk import FileDisk, SyncEnd, SyncThread
 from antiphon.runtime.memory import give_back
-
-log = logging.getLogger("antiphon.storage")
 
 
 class ChannelStorage:
@@ -64,8 +61,6 @@ class ChannelStorage:
                         self._sync.request(ticket)
                 case Do(work):
                     self._in_thread(work)
-                case Log(is_error, text):
-                    log.log(logging.ERROR if is_error else logging.INFO, "%s", text)
         deadline_ns = self.keeper.next_deadline_ns()
         # A timer that is too early costs one idle tick; moving it with every sync would cost more. But
         # one of envelopes that wait would strike with each of them, though the entries have come.

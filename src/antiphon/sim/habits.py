@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from antiphon.bus.group import GroupConfig
 from antiphon.client_manager.settings import ClientManagerSettings
+from antiphon.event_log import EventLogSettings
 from antiphon.journal.format import Settings as JournalSettings
 from antiphon.message_manager.settings import MessageManagerSettings
 from antiphon.message_manager.state import outcomes
@@ -44,6 +45,8 @@ class NodeHabits:
     primary_waits: dict[str, Any] = field(default_factory=dict)
     segment_bytes: int = 160 * 1024
     order_blocks: int = 8
+    # Whether nodes publish their events.
+    logs_events: bool = False
     # Other settings by their names, as `limits.sizes` draws them.
     sizes: dict[str, int] = field(default_factory=dict)
 
@@ -88,6 +91,20 @@ class NodeHabits:
             **self.primary_waits,
         )
         return self._sized(settings)
+
+    def events(self) -> EventLogSettings:
+        """Batches of events that fit the small segments, and limits that are met."""
+        return EventLogSettings(
+            is_published=self.logs_events,
+            window_ms=500,
+            per_code_max=5,
+            in_all_max=30,
+            gather_ms=20,
+            again_ms=100,
+            waiting_rows_max=50,
+            batch_rows_max=10,
+            batch_bytes_max=24 * 1024,
+        )
 
     def group(self, node: int) -> GroupConfig:
         return GroupConfig.of(

@@ -11,7 +11,7 @@ channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,12 +25,13 @@ from antiphon.bus.replica import Replica
 from antiphon.bus.sequencer import State
 from antiphon.cluster.topology import LANES, Role
 from antiphon.errors import Unreadable
+from antiphon.event_log import EventRow
 from antiphon.journal.format import LOST_AND_FOUND
 from antiphon.journal.journal import Journal
 from antiphon.journal.ports import Buffer
 from antiphon.message_manager.manager import MessageManager
 from antiphon.message_manager.state.channel_state import ChannelState
-from antiphon.node import InChannel, Node, NodeEffect, NodeEvent
+from antiphon.node import InChannel, Node, NodeEffect, NodeEvent, RecordRows
 from antiphon.outlet import Outlet
 from antiphon.sim.checkers.watch import NodeFacts, Stand, Watch
 from antiphon.sim.cluster.misreading import Misreads
@@ -328,6 +329,7 @@ class SimNode(LivingNode[InChannel]):
                 groups=tuple([one.config for one in self.quarters]),
                 servers=(),
                 settings=self.town.habits.client_manager(),
+                events=self.town.habits.events(),
             ),
         )
 
@@ -380,6 +382,7 @@ class SimNode(LivingNode[InChannel]):
             client_manager=habits.client_manager() if self.has_clients else None,
             message_manager=habits.message_manager(),
             agreed=_AGREED,
+            events=habits.events(),
             read_state=read_state,
         )
 
@@ -524,6 +527,9 @@ class SimNode(LivingNode[InChannel]):
         return self.machines.next_deadline_ns()
 
     def _carry_out(self, effect: NodeEffect) -> None:
+        if isinstance(effect, RecordRows):
+            self._note_events(effect.rows)
+            return
         if not isinstance(effect, InChannel):
             assert self._port is not None, f"{type(effect).__name__} on a node without clients"
             if self.world.trace.is_on:
@@ -538,13 +544,15 @@ class SimNode(LivingNode[InChannel]):
         elif kind is bus.Multicast:
             self._say(channel, what.message)
             self._outlets[channel].multicast(what.message)
-        elif kind is bus.Alarm:
-            self.world.note(self.name, f"alarm: {what.text}")
-            self.world.probe("node.alarm")
         elif kind is bus.Reconfigured:
             self._go_over(channel, what.config)
         else:
             self._store(what)
+
+    def _note_events(self, rows: Iterable[EventRow]) -> None:
+        for row in rows:
+            self.world.note(self.name, f"logs {row.event.kind.code}: {row.sentence}")
+            self.world.probe(f"event.{row.event.kind.code}")
 
     def _go_over(self, channel: str, config: GroupConfig) -> None:
         self.world.probe("node.reconfigured")

@@ -20,7 +20,6 @@ from antiphon.bus.keeper import (
     Keeper,
     KeeperEffect,
     KeeperSettings,
-    Log,
     Sync,
     Tell,
     Work,
@@ -96,8 +95,9 @@ class ChannelStorage:
                 self._watch.on_released(self._node, base)
             case bus.Mend():
                 self._world.probe("journal.record_mended")
-            case bus.Alarm():
-                self._world.probe("node.alarm")
+            case bus.Alarm(event=event):
+                # Of a station, which has no log.
+                self._world.probe(f"event.{event.kind.code}")
         self.keeper.take(effect)
 
     def flush(self) -> None:
@@ -128,8 +128,6 @@ class ChannelStorage:
                     self._works.append(work)
                     if len(self._works) == 1:
                         self._begin_work()
-                case Log(text=text):
-                    self._world.note(f"node {self._node}", f"logs: {text}")
         self._arm()
 
     def _note_told(self, event: bus.Event) -> None:

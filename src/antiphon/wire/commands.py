@@ -94,6 +94,7 @@ class CommandKind(IntEnum):
     RELEASE_ID = 41
     EXPIRE_ID = 42
     CREATE_TEMPORARY = 50
+    LOG_EVENTS = 70
 
 
 COMMAND_FLAGS_KNOWN = 0
@@ -125,7 +126,7 @@ _NUMBER_END = 1 << 64
 _KINDS = frozenset(int(kind) for kind in CommandKind)
 UNNUMBERED = frozenset((1, 2, 3, 17, 18))
 """Commands of a client manager for a session: they have no number of the session's."""
-OF_THE_NODE = frozenset((9, 10, 13, 19, 20, 21, 26, 27, 28, 31))
+OF_THE_NODE = frozenset((9, 10, 13, 19, 20, 21, 26, 27, 28, 31, 70))
 """Commands that only a node may ask for, never a session."""
 # How many numbers a command of this kind may take, if not exactly one.
 _COUNT_MAX = {
@@ -134,6 +135,7 @@ _COUNT_MAX = {
     int(CommandKind.TX_DECIDE): STAGED_MESSAGES_MAX,
     int(CommandKind.TX_FINISH): STAGED_MESSAGES_MAX,
     int(CommandKind.DEAD): PUBLISH_COUNT_MAX,
+    int(CommandKind.LOG_EVENTS): PUBLISH_COUNT_MAX,
 }
 _NO_SESSION = bytes(16)
 
@@ -594,6 +596,16 @@ class ExpireClientId(AnnotatedPayload):
     term: U64
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEvents(AnnotatedPayload):
+    """Store events of a node in the channel's part of `topic:_LOG`; refused if there is none.
+
+    The rows of the batch take the numbers of this command.
+    """
+
+    batch: Rest
+
+
 Payload: TypeAlias = (
     OpenSession
     | ResumeSession
@@ -630,6 +642,7 @@ Payload: TypeAlias = (
     | ClaimClientId
     | ReleaseClientId
     | ExpireClientId
+    | LogEvents
 )
 
 _PAYLOADS: dict[int, type[Any]] = {
@@ -668,6 +681,7 @@ _PAYLOADS: dict[int, type[Any]] = {
     CommandKind.RELEASE_ID: ReleaseClientId,
     CommandKind.EXPIRE_ID: ExpireClientId,
     CommandKind.CREATE_TEMPORARY: CreateTemporary,
+    CommandKind.LOG_EVENTS: LogEvents,
 }
 _KIND_OF: dict[type[Any], CommandKind] = {cls: CommandKind(kind) for kind, cls in _PAYLOADS.items()}
 

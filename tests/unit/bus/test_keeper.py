@@ -14,7 +14,6 @@ from antiphon.bus.keeper import (
     Keeper,
     KeeperEffect,
     KeeperSettings,
-    Log,
     Sync,
     Tell,
     Work,
@@ -95,14 +94,14 @@ class Cellar:
     def do(self, effects: list[KeeperEffect]) -> None:
         for effect in effects:
             match effect:
+                case Tell(bus.Alarm(event)):
+                    self.logged.append(event.text)
                 case Tell(event):
                     self.told.append(event)
                 case Sync():
                     self.syncs.append(effect)
                 case Do(work):
                     self.works.append(work)
-                case Log(text=text):
-                    self.logged.append(text)
 
     def append(self, *records: Any) -> int:
         for record in records:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from antiphon.client_manager.effects import AdmitConnection, FramesReceived, SendFrames
+from antiphon.events import LoggedEvent
 from antiphon.runtime.network import ClientPort, PortEvent, PortSettings
 from antiphon.tls import ClientTls, TlsContext
 from antiphon.wire.buffer import FRAME_BYTES_MAX, FrameBuffer
@@ -180,10 +181,12 @@ class Scene:
 
 
 @contextlib.asynccontextmanager
-async def open_scene(**settings: Any) -> AsyncIterator[Scene]:
+async def open_scene(
+    note: Callable[[LoggedEvent], None] = lambda event: None, **settings: Any
+) -> AsyncIterator[Scene]:
     tls = TLS.get()
     hall = Hall()
-    hall.port = ClientPort(hall.take, PortSettings(**{"linger_s": 0.2, **settings}))
+    hall.port = ClientPort(hall.take, PortSettings(**{"linger_s": 0.2, **settings}), note=note)
     await hall.port.start("127.0.0.1", 0, tls[0] if tls else None)
     scene = Scene(hall, tls[1] if tls else None)
     try:

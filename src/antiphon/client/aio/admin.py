@@ -225,6 +225,8 @@ class Admin:
     ) -> None:
         """Change settings of a destination that exists, while it is used; the others stay. See `create`.
 
+        Of "topic:_LOG" the parts of all channels are changed.
+
         >>> await admin.change("queue:orders", redelivery_limit=3)
         """
         settings = _settings(
@@ -233,7 +235,10 @@ class Admin:
         if not settings:
             raise LocalError("no setting was given that is to be changed")
         text = json.dumps(settings, sort_keys=True)
-        await self._order(destination, lambda id: AlterDestination(destination=id, settings=text))
+        for channel in await self._channels_of(destination):
+            await self._order(
+                destination, lambda id: AlterDestination(destination=id, settings=text), channel
+            )
 
     async def delete(self, destination: str) -> None:
         """Delete a destination with all its messages and subscriptions; its consumers are closed and told.
@@ -330,6 +335,10 @@ class Admin:
 
     async def _channels(self) -> tuple[str, ...]:
         return await self._link().channels(self._timeout)
+
+    async def _channels_of(self, name: str) -> tuple[str, ...]:
+        """The channels with a part of a destination of the system; of any other, none is named."""
+        return await self._channels() if parse_destination(name).has_parts else ("",)
 
     async def _order(
         self, name: str, command: Callable[[int], Order], channel: str = "", *, is_reversed: bool = False

@@ -28,7 +28,7 @@ from antiphon.errors import (
     LocalError,
 )
 from antiphon.message import Message
-from antiphon.names import DEAD_QUEUE_NAME, DestinationName, parse_destination
+from antiphon.names import DEAD_QUEUE_NAME, LOG_TOPIC_NAME, DestinationName, parse_destination
 from antiphon.selectors import Selector
 
 _ATTEMPTS: Final = 5
@@ -50,10 +50,13 @@ class MergedIntake:
         destination: str,
         make_part: Callable[[str], Intake],
         channels: Sequence[str] = (),
+        *,
+        is_named: bool = False,
     ) -> None:
-        """Without `channels`, every channel has a part."""
+        """Without `channels`, every channel has a part. `is_named`: the subscription to a topic has a name."""
         self.destination = destination
         self._channels = tuple(channels)
+        self._is_named = is_named
         self.was_closed_here = False
         self._scope = scope
         self._make_part = make_part
@@ -87,8 +90,14 @@ class MergedIntake:
         """Open all parts, or those that are there: others are opened when messages are taken (MRG3)."""
         await self._scope.core()
         channels = self._channels or await self._scope.link.channels(self._scope.timeout)
+        if self._is_named and not self._channels and len(channels) > 1:
+            raise LocalError(
+                f"{self.destination} has a part in each of the channels {', '.join(channels)}, and a "
+                "subscription with a name is one to one part: name its channel, too"
+            )
         parts = {channel: self._make_part(channel) for channel in channels}
-        is_topic = parse_destination(self.destination).kind == "topic"
+        # A part of the topic of events joins later, as a dead queue's does.
+        is_topic = bool(self._channels) and parse_destination(self.destination).kind == "topic"
         outcomes = await told({channel: part.opened for channel, part in parts.items()}, waits=is_topic)
         kept = {
             channel: parts[channel] for channel, error in outcomes.items() if error is None or is_away(error)
@@ -265,7 +274,8 @@ def check_channel(name: DestinationName, channel: str) -> None:
     """Raise LocalError if a channel is named, and the destination is not one that every channel has."""
     if channel and not name.has_parts:
         raise LocalError(
-            f"{name} has no parts: only of {DEAD_QUEUE_NAME} a channel is named, not {channel!r}"
+            f"{name} has no parts: only of {DEAD_QUEUE_NAME} and {LOG_TOPIC_NAME} a channel is named, "
+            f"not {channel!r}"
         )
 
 

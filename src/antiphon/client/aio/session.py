@@ -109,8 +109,8 @@ class Session(Block):
         while a consumer has it. A text that is no selector raises InvalidSelector, which shows the place.
 
         A destination that does not exist is made, unless `create` is False: then DestinationError. Every
-        channel has a part of the queue of dead messages, "queue:_DMQ": they are consumed as one, or the part
-        of one `channel`. A message's `channel` says where it is from.
+        channel has a part of "queue:_DMQ", the dead messages, and of "topic:_LOG", the events: the parts are
+        consumed as one, or that of one `channel`. A message's `channel` says where it is from.
 
         A consumer that is dropped without being closed gives back the messages it has not handed out, after a
         moment. A call for the same consumer in that moment goes on where it was, so that calls like
@@ -137,7 +137,7 @@ class Session(Block):
 
         if channel or not name.has_parts:
             return self._consumer(destination, intake, channel)
-        return Consumer(MergedIntake(self._scope, destination, intake))
+        return Consumer(MergedIntake(self._scope, destination, intake, is_named=bool(wish.name)))
 
     def _consumer(self, destination: str, intake: Callable[[str], Intake], channel: str) -> Consumer:
         """A consumer; when it is opened, or before, the session knows whether that takes several parts."""
@@ -157,8 +157,9 @@ class Session(Block):
         They come in their order, also those that consumers have. Messages acknowledged meanwhile are left
         out, messages sent meanwhile come at the end. With a `selector` only those that match come; the client
         chooses them, so that all of them travel. A destination that does not exist is made, unless
-        `create` is False: then DestinationError. Of dead messages ("queue:_DMQ") `channel` names the channel
-        whose are to be seen; without it those of one channel come after those of another.
+        `create` is False: then DestinationError. Of dead messages ("queue:_DMQ") and events ("topic:_LOG")
+        `channel` names the channel whose are to be seen; without it those of one channel come after those of
+        another.
 
         >>> async for message in session.browse("queue:orders"):
         ...     print(message.sequence, message.body)

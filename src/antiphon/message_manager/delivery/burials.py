@@ -33,6 +33,7 @@ from antiphon.dead import (
     ORIGINAL_SEQUENCE,
 )
 from antiphon.errors import ProtocolError
+from antiphon.events import BATCH_UNREADABLE, MESSAGES_DEAD
 from antiphon.ids import format_message_id
 from antiphon.message_manager.delivery.delivery import Delivery
 from antiphon.message_manager.delivery.proposals import node_command
@@ -81,6 +82,7 @@ class Burials:
         "_reader",
         "_settings",
         "_state",
+        "_told",
         "_unreadable",
     )
 
@@ -103,6 +105,8 @@ class Burials:
         self._expired: dict[int, Ranges] = {}
         # Batches that do not decode stay in their source.
         self._unreadable: dict[int, Ranges] = {}
+        # Events about messages that were moved.
+        self._told: list[Effect] = []
         # Is a command on its way (BUR2); and when is the next look, if something hinders this one?
         self._is_sent = False
         self._again_ns: int | None = None
@@ -133,6 +137,14 @@ class Burials:
         self._is_sent = False
         self._again_ns = None
 
+    def buried(self, source: Source, wish: BuryMessages) -> None:
+        """Messages of a source were moved, or dropped."""
+        home = self._state.directory.get(source.destination)
+        assert home is not None, "the source of a message belongs to a destination"
+        words = REASON_WORDS[wish.reason]
+        dead = MESSAGES_DEAD(destination=home.name, reason=words, count=wish.numbers.count)
+        self._told.append(Alarm(dead))
+
     def mended(self) -> None:
         if not self._is_sent:
             self._again_ns = None
@@ -143,7 +155,11 @@ class Burials:
         return now_ns if self._again_ns is None else self._again_ns
 
     def flush(self, now_ns: int, wall_ms: int) -> list[Effect]:
-        """The next command, if one is due."""
+        """What was moved, and the next command, if one is due."""
+        told, self._told = self._told, []
+        return told + self._next_commands(now_ns, wall_ms)
+
+    def _next_commands(self, now_ns: int, wall_ms: int) -> list[Effect]:
         if self._delivery.dying:
             self._looked_at |= self._delivery.dying
             self._delivery.dying.clear()
@@ -251,7 +267,8 @@ class Burials:
                 stored = source.index.find(number)
                 aside = numbers.clip(stored.first, stored.stop)
                 self._unreadable.setdefault(source.id, Ranges()).add_all(aside)
-                return Alarm(f"{source.name}: the dead messages {aside} cannot be read: {error.text}")
+                problem = f"{source.name}: the dead messages {aside} cannot be read: {error.text}"
+                return Alarm(BATCH_UNREADABLE(problem=problem))
             if found is None:
                 # Damaged: the messages before it go now, and it goes when it is mended.
                 break

@@ -46,6 +46,7 @@ from antiphon.bus.messages import (
     Unregistered,
 )
 from antiphon.errors import ConsumerClosed, InvalidSelector, SessionClosed, SubscriptionInUse
+from antiphon.events import BATCH_UNREADABLE
 from antiphon.message_manager.delivery.absences import Absences
 from antiphon.message_manager.delivery.consumers import Consumer, ConsumerKey
 from antiphon.message_manager.delivery.dispatcher import Dispatcher
@@ -904,7 +905,7 @@ class Delivery:
             if dispatcher.skips is not None:
                 self._note_skips(dispatcher)
             bytes_max -= spent
-            effects += map(Alarm, complaints)
+            effects += [Alarm(BATCH_UNREADABLE(problem=problem)) for problem in complaints]
             # A queue is the only source of its messages; subscriptions of a topic share theirs.
             round_.add(source.id, parcels, is_shared=len(self._by_destination[source.destination]) > 1)
             self._stir(dispatcher)

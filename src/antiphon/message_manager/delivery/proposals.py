@@ -7,6 +7,7 @@ commands that name the primary's term; in any other term the command is void.
 from __future__ import annotations
 
 from antiphon.bus.effects import Alarm
+from antiphon.events import CLOCK_DIFFERS
 from antiphon.message_manager.delivery.delivery import (
     DoubtfulNumbers,
     ExpiredNumbers,
@@ -151,7 +152,7 @@ class Proposals:
             if time_ms > self._clock.told_ms:
                 effects.append(node_command(LogTime(time_ms=time_ms, term=self._term)))
             if alarm := self._clock.alarm():
-                effects.append(Alarm(alarm))
+                effects.append(Alarm(CLOCK_DIFFERS(problem=alarm)))
         due_ms = self._earliest_ms
         self._due_ns = None if due_ms is None else max(self._next_time_ns, self._clock.when(due_ms))
         return effects

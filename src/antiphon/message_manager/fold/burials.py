@@ -40,6 +40,7 @@ def bury(channel: Channel, turn: Turn, wish: BuryMessages) -> Verdict | None:
         state.holds.acknowledgements.tell(turn.sequence, (consumed,))
     if primary is not None:
         primary.delivery.buried(source, wish.numbers)
+        primary.burials.buried(source, wish)
     target = state.directory.get(wish.target)
     if target is not None:
         _, _, origin, location = turn.envelope

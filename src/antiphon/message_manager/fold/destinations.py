@@ -21,6 +21,7 @@ from antiphon.message_manager.state.destinations.directory import KIND_NAMES, KI
 from antiphon.message_manager.state.destinations.queue import Queue
 from antiphon.message_manager.state.destinations.settings import (
     DEAD_QUEUE_SETTINGS,
+    LOG_TOPIC_SETTINGS,
     channels_of,
     check_together,
     complete,
@@ -32,7 +33,14 @@ from antiphon.message_manager.state.destinations.settings import (
 from antiphon.message_manager.state.destinations.subscription import Subscription
 from antiphon.message_manager.state.destinations.temporaries import TEMPORARIES_MAX
 from antiphon.message_manager.state.destinations.topic import Topic
-from antiphon.names import DEAD_QUEUE_NAME, parse_destination, read_channels, spans, spell_channels
+from antiphon.names import (
+    DEAD_QUEUE_NAME,
+    LOG_TOPIC_NAME,
+    parse_destination,
+    read_channels,
+    spans,
+    spell_channels,
+)
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import (
     AlterDestination,
@@ -48,6 +56,9 @@ from antiphon.wire.transactions import Consumed
 _NO_NUMBERS: Final = Ranges()
 _TOPIC: Final = "topic:"
 
+_OF_THE_SYSTEM: Final = {DEAD_QUEUE_NAME: DEAD_QUEUE_SETTINGS, LOG_TOPIC_NAME: LOG_TOPIC_SETTINGS}
+"""The destinations that every channel has a part of, with their settings."""
+
 OF_ANOTHER: Final = "is temporary: only the connection that made it consumes or deletes it"
 
 
@@ -61,7 +72,8 @@ def create(channel: Channel, turn: Turn, wish: CreateDestination) -> Verdict | N
         name = directory.spelled(wish)
     except (ProtocolError, InvalidName) as error:
         return Verdict(REFUSED, text=error.text)
-    if not parse_destination(name).can_be_chosen and name != DEAD_QUEUE_NAME:
+    of_system = _OF_THE_SYSTEM.get(name)
+    if of_system is None and not parse_destination(name).can_be_chosen:
         return Verdict(REFUSED, text=f"{name}: names that begin with _ are the system's own")
     known = directory.named(name)
     placed = channel.state.placements.get(name)
@@ -69,12 +81,11 @@ def create(channel: Channel, turn: Turn, wish: CreateDestination) -> Verdict | N
         return Verdict(EXISTS, text=placed)
     try:
         if known is None:
-            is_dead_queue = name == DEAD_QUEUE_NAME
             _check_part(channel, wish)
-            settings = DEAD_QUEUE_SETTINGS if is_dead_queue else wish.settings
+            settings = wish.settings if of_system is None else of_system
             made = directory.create(turn.sequence, wish.kind, name, settings)
             channel.state.holds.destination_made(made)
-            if channel.primary is not None and is_dead_queue:
+            if channel.primary is not None and name == DEAD_QUEUE_NAME:
                 channel.primary.burials.settled()
             return None
         other = _other_setting(known, wish)
@@ -162,7 +173,7 @@ def alter(channel: Channel, turn: Turn, wish: AlterDestination) -> Verdict | Non
     there = channel.state.directory.get(wish.destination)
     if there is None:
         return Verdict(NO_DESTINATION)
-    if there.is_reserved:
+    if there.is_reserved and there.name != LOG_TOPIC_NAME:
         return Verdict(REFUSED, text=f"{there.name} belongs to the system, and its settings stay as they are")
     if (refusal := _of_another(channel, turn, there)) is not None:
         return refusal

@@ -17,6 +17,7 @@ from antiphon.message_manager.fold import (
     burials,
     client_ids,
     destinations,
+    event_log,
     expiry,
     holds,
     messages,
@@ -51,6 +52,7 @@ RULES: Final[dict[int, CommandRule[Any]]] = {
         transactions,
         holds,
         expiry,
+        event_log,
     )
     for rule in family.RULES
 }

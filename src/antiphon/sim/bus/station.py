@@ -91,7 +91,7 @@ class Station:
                 self._route(event)
             elif type(event) is bus.Submitted:
                 self._for_producer.append(event)
-            else:
+            elif type(event) is not bus.Alarm:
                 self._for_replica.append(event)
         due = self.producer.next_deadline_ns()
         if due is not None and due <= now_ns:

@@ -10,6 +10,7 @@ from antiphon.message_manager.fold import (
     burials,
     client_ids,
     destinations,
+    event_log,
     expiry,
     holds,
     messages,
@@ -453,6 +454,7 @@ def test_every_kind_of_command_has_one_rule() -> None:
         transactions,
         holds,
         expiry,
+        event_log,
     )
     kinds = [rule.kind for family in families for rule in family.RULES]
     assert sorted(kinds) == sorted(CommandKind)

@@ -48,6 +48,9 @@ QUEUE_DEFAULTS: Final[dict[str, Any]] = {
 DEAD_QUEUE_SETTINGS: Final = '{"redelivery_limit":0}'
 """A dead message does not die again."""
 
+LOG_TOPIC_SETTINGS: Final = '{"dedup_window":0,"retention":604800,"retention_bytes":67108864}'
+"""Events are kept for a week, as long as they are among the last 64 MiB of their channel."""
+
 _REDELIVERIES_MAX: Final = 1_000_000
 REDELIVERY_DELAY_S_MAX: Final = 3_600
 _SECONDS_MAX: Final = 10**10

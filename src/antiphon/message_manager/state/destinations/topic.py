@@ -27,6 +27,7 @@ from antiphon.message_manager.state.destinations.queue import DIGEST_BYTES, NO_D
 from antiphon.message_manager.state.destinations.rules import PLAIN, DeliveryRules
 from antiphon.message_manager.state.destinations.settings import topic_rules_of
 from antiphon.message_manager.state.destinations.subscription import Subscription
+from antiphon.names import LOG_TOPIC_NAME
 from antiphon.ranges import Ranges
 from antiphon.wire.primitives import Reader, Writer, encode_text
 
@@ -81,6 +82,7 @@ class Topic:
         "horizon",
         "id",
         "index",
+        "is_reserved",
         "last",
         "live",
         "lost_through",
@@ -102,15 +104,14 @@ class Topic:
     # Each subscription has its own counts.
     counts = DeliveryCounts()
 
-    # The system has no topics of its own.
-    is_reserved = False
-
     def __init__(
         self, *, id: int, name: str, settings: str, use: SegmentUse, ages: Ages | None = None
     ) -> None:
         self.id = id
         self.name = name
         self.settings_version = 1
+        # Clients do not publish to a topic of the system.
+        self.is_reserved = name == LOG_TOPIC_NAME
         self._set(settings)
         self.ages = Ages() if ages is None else ages
         self.live = Ranges()
