@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from antiphon.bus.group import GroupConfig
 from antiphon.client_manager.settings import ClientManagerSettings
@@ -13,6 +13,9 @@ from antiphon.message_manager.settings import MessageManagerSettings
 from antiphon.message_manager.state import outcomes
 from antiphon.sim.world import MICROSECOND_NS
 from antiphon.startup import CHANNEL
+
+EVENTS_SHARE: Final = 0.5
+"""The share of runs whose nodes publish their events."""
 
 AnySettings = TypeVar("AnySettings", ClientManagerSettings, MessageManagerSettings)
 

@@ -30,6 +30,7 @@ from antiphon.message_manager.state.destinations import settings
 from antiphon.message_manager.state.destinations.directory import KIND_TOPIC
 from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.message_manager.state.sessions import NOBODY, Owner
+from antiphon.names import LOG_TOPIC_NAME
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.commands import commands_of
 from antiphon.sim.checkers.watch import Checker, PortConsumer
@@ -45,6 +46,7 @@ from antiphon.wire.commands import (
     DropMessages,
     ExpireMessages,
     ExpireSession,
+    LogEvents,
     LogTime,
     Payload,
     Publish,
@@ -59,6 +61,9 @@ from antiphon.wire.primitives import Buffer
 
 Books = tuple[int, int, tuple[tuple[int, int], ...]]
 """Term, number of sessions, and how many messages each queue and each subscription still has."""
+
+
+_, _, _LOG = LOG_TOPIC_NAME.partition(":")
 
 
 @dataclass(slots=True)
@@ -190,6 +195,12 @@ class Queues(Checker):
                     self._release(number)
             case BuryMessages():
                 self._bury(payload, header, sequence)
+            case LogEvents():
+                # As a message of a queue: the topic keeps everything for longer than a run lasts.
+                self.world.probe("model.events_logged")
+                log = self.queues[self._names[_LOG]]
+                log.live.update(range(sequence, sequence + header.count))
+                log.enqueued += header.count
             case ExpireMessages(destination=destination, term=term, ranges=ranges) if term == self._term:
                 self._expire(destination, set(ranges.numbers()), sequence)
             case DropMessages(destination=destination, subscription=id, term=term, ranges=ranges):
@@ -461,6 +472,14 @@ class Topics(Queues):
                     subscription = self.subscriptions[id]
                     for number in sorted(subscription.wanted.intersection(ranges.numbers())):
                         subscription.done.setdefault(number, sequence)
+            case LogEvents(batch=batch):
+                self.world.probe("model.events_logged")
+                log, numbers = self._names[_LOG], list(range(sequence, sequence + header.count))
+                self.sizes[log].update(dict.fromkeys(numbers, len(batch) // header.count))
+                self.stored[log].update(numbers)
+                for subscription in self.subscriptions.values():
+                    if subscription.topic == log:
+                        subscription.wanted.update(n for n in numbers if n >= subscription.start)
             case BuryMessages(subscription=id) if id:
                 self._bury_of(id, payload, header, sequence)
             case SkipMessages(subscription=id, ranges=ranges):

@@ -17,7 +17,7 @@ from antiphon.sim.clients.process import ClientHabits, give_few_ids, give_few_ke
 from antiphon.sim.clients.sharers import Kinds
 from antiphon.sim.disk import DiskHabits, DiskProfile
 from antiphon.sim.groups import group_of
-from antiphon.sim.habits import NodeHabits
+from antiphon.sim.habits import EVENTS_SHARE, NodeHabits
 from antiphon.sim.links import LinkHabits
 from antiphon.sim.network import NetworkHabits
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS
@@ -131,6 +131,8 @@ def draw(chance: random.Random, name: str = "") -> ClusterProfile:
         profile.disk_faults = DiskProfile()
         PROFILES[name](chance, profile)
         profile.is_made = True
+    else:
+        profile.node.logs_events = chance.random() < EVENTS_SHARE
     if profile.is_gentle:
         _be_gentle(profile)
     return profile

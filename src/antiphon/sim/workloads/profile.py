@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from antiphon.sim.clients.process import ClientHabits, give_few_ids, give_few_keys, want_parts
 from antiphon.sim.disk import DiskHabits
-from antiphon.sim.habits import NodeHabits
+from antiphon.sim.habits import EVENTS_SHARE, NodeHabits
 from antiphon.sim.network import NetworkHabits
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS
 
@@ -54,6 +54,8 @@ def draw(chance: random.Random, name: str = "") -> Profile:
     _draw_habits(chance, profile)
     if name:
         PROFILES[name](chance, profile)
+    else:
+        profile.node.logs_events = chance.random() < EVENTS_SHARE
     return profile
 
 
