@@ -19,6 +19,7 @@ from antiphon.bus.schema import KINDS, Kind
 from antiphon.cli.main import COMMANDS, build_parser
 from antiphon.cli.options import DEFAULT_URL
 from antiphon.errors import AntiphonError
+from antiphon.events import KINDS as KINDS_OF_EVENTS
 from antiphon.message_manager.state.destinations.settings import QUEUE_DEFAULTS, TOPIC_DEFAULTS
 
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "reference"
@@ -94,6 +95,20 @@ A message is a header (`src/antiphon/bus/codec.py`) and its fields, in the order
 formats of fields are those of `src/antiphon/wire/layout.py` and of the rows in `messages.py`.
 """
 
+EVENTS_HEAD = """\
+# Events
+
+Made by `make generate` from `src/antiphon/events.py`; a test compares the two.
+
+A node logs events to a file of its own, and publishes them to `topic:_LOG`
+([events](../operating/events.md)). The codes are stable. An event is a message: the sentence is its body, the
+values in braces are properties, and so are `code`, `severity` (`info`, `warning`, `error`), `node` (the node
+that logged the event), `channel` (empty if the event is of no channel) and `time` (milliseconds since 1970).
+
+| code | severity | sentence | meaning |
+|---|---|---|---|
+"""
+
 # Told once at the head of the page.
 _COMMON: Final = {
     "--url": "where the server is",
@@ -119,6 +134,15 @@ def errors() -> str:
         for error in _tree(AntiphonError)
     ]
     return ERRORS_HEAD + "\n".join(rows) + "\n"
+
+
+def events() -> str:
+    """The page of the events."""
+    rows = [
+        f"| `{kind.code}` | {kind.severity.word} | {_cell(kind.template)} | {_cell(kind.meaning)} |"
+        for kind in KINDS_OF_EVENTS.values()
+    ]
+    return EVENTS_HEAD + "\n".join(rows) + "\n"
 
 
 def settings() -> str:
@@ -268,6 +292,7 @@ def messages_of_bus() -> str:
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "command-line.md": command_line,
     "errors.md": errors,
+    "events.md": events,
     "messages.md": messages_of_bus,
     "settings.md": settings,
 }

@@ -59,6 +59,9 @@ _SENTENCE_MAX: Final = 1_000
 _ROW_BYTES: Final = 200
 """What a row takes beside its texts, about."""
 
+COMMON_PROPERTIES: Final = frozenset(("code", "severity", "node", "channel", "time"))
+"""The properties of every event; its fields are the others."""
+
 ALL_CODES: Final = "events"
 """The `of` of an event about events of all codes."""
 

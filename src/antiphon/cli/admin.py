@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import antiphon
+from antiphon.cli import log
 from antiphon.cli.options import (
     add_connection_options,
     channels_option,
@@ -87,6 +88,7 @@ def add_command(commands: Any) -> None:
     add_connection_options(change)
     change.set_defaults(run=_change)
     _add_messages(questions)
+    log.add_command(questions)
 
 
 def _add_create(questions: Any) -> None:

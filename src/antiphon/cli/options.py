@@ -74,8 +74,10 @@ def add_create_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_channel_option(parser: argparse.ArgumentParser) -> None:
-    """For the dead messages, which every channel has a queue of."""
-    parser.add_argument("--channel", default="", metavar="NAME", help="of queue:_DMQ: whose part of it")
+    """For the destinations that every channel has a part of."""
+    parser.add_argument(
+        "--channel", default="", metavar="NAME", help="of queue:_DMQ and topic:_LOG: whose part of it"
+    )
 
 
 def property_option(text: str) -> tuple[str, PropertyValue]:

@@ -53,7 +53,7 @@ class MergedIntake:
         *,
         is_named: bool = False,
     ) -> None:
-        """Without `channels`, every channel has a part. `is_named`: the subscription to a topic has a name."""
+        """Without `channels` every channel has a part. `is_named`: the subscription has a name."""
         self.destination = destination
         self._channels = tuple(channels)
         self._is_named = is_named
