@@ -11,6 +11,7 @@ so on.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -51,6 +52,7 @@ class EventFile:
         self._path = folder / FILE_NAME
         self._settings = settings or EventFileSettings()
         self._queue: SimpleQueue[EventRow | None] = SimpleQueue()
+        # Whether the last line is cut off.
         self._is_torn = False
         # How many rows were not written since the last one that was, and why.
         self._lost = 0
@@ -104,10 +106,9 @@ class EventFile:
         self._rotate(len(data))
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            self._is_torn = True
-            if os.write(descriptor, data) < len(data):
-                raise OSError(0, "the disk is full")
-            self._is_torn = False
+            self._is_torn = os.write(descriptor, data) < len(data)
+            if self._is_torn:
+                raise OSError(errno.ENOSPC, "the disk is full")
         finally:
             os.close(descriptor)
         with self._lock:
