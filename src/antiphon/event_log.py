@@ -62,7 +62,7 @@ _ROW_BYTES: Final = 200
 COMMON_PROPERTIES: Final = frozenset(("code", "severity", "node", "channel", "time"))
 """The properties of every event; its fields are the others."""
 
-ALL_CODES: Final = "events"
+ALL_CODES: Final = "all codes"
 """The `of` of an event about events of all codes."""
 
 

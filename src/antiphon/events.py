@@ -247,7 +247,7 @@ DISK_AMPLE: Final = _declare(
 SYNC_SLOW: Final = _declare(
     "sync.slow",
     _WARNING,
-    "{count:,} syncs of the disk took up to {ms:,} ms",
+    "slow syncs of the disk: {count:,}, of up to {ms:,} ms",
     "A disk takes very long to make something durable. Every confirmation of the channel waits for that. "
     "A minute's are told together.",
 )
@@ -299,7 +299,7 @@ BATCH_UNREADABLE: Final = _declare(
 MESSAGES_DEAD: Final = _declare(
     "messages.dead",
     _WARNING,
-    "{count:,} messages of {destination} are dead: {reason}",
+    "messages of {destination} have died: {count:,} ({reason})",
     "Messages came back too often, were rejected, or expired, and were moved to the dead queue or dropped. "
     "The counts of ten seconds are added up.",
     sums="count",
@@ -338,19 +338,19 @@ FRAME_REFUSED: Final = _declare(
 EVENTS_LEFT_OUT: Final = _declare(
     "log.left_out",
     _WARNING,
-    "{count:,} more of {of} were left out within {seconds:g} s",
+    "events of {of} that were left out within {seconds:g} s: {count:,}",
     "There were too many events of one code, or in all. This says how many of them neither the file nor "
     "`topic:_LOG` has.",
 )
 EVENTS_UNPUBLISHED: Final = _declare(
     "log.unpublished",
     _WARNING,
-    "{count:,} events of {node} could not be published; its file has them",
+    "events of {node} that could not be published: {count:,}; its file has them",
     "The channels took nothing for so long that there was no room for more events.",
 )
 EVENTS_UNWRITTEN: Final = _declare(
     "log.unwritten",
     _WARNING,
-    "{count:,} events could not be written to this file: {problem}",
+    "events that could not be written to this file: {count:,} ({problem})",
     "The file could not be written, because the disk was full for example. Only the file has this event.",
 )

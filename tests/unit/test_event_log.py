@@ -156,9 +156,9 @@ def test_a_storm_of_one_code_is_cut_and_its_rest_is_counted() -> None:
     driven.confirm()
     assert driven.due_ms == 10_000
     driven.passes(9_800)
-    assert driven.sentences() == ["480 more of client.refused were left out within 10 s"]
+    assert driven.sentences() == ["events of client.refused that were left out within 10 s: 480"]
     (envelope,) = driven.passes(200)
-    assert bodies(envelope) == ["480 more of client.refused were left out within 10 s"]
+    assert bodies(envelope) == ["events of client.refused that were left out within 10 s: 480"]
     driven.confirm()
     assert driven.due_ms is None and driven.passes(100_000) == [], "the log has nothing to say of itself"
     driven.note(*refusals(3))
@@ -171,7 +171,7 @@ def test_events_of_all_codes_together_are_cut_too() -> None:
     driven.note(*[NODE_UP(member=f"mm-{n}", seconds=1.0) for n in range(20)])
     assert len(driven.sentences()) == 30
     driven.passes(10_000)
-    assert driven.sentences() == [f"10 more of {ALL_CODES} were left out within 10 s"]
+    assert driven.sentences() == [f"events of {ALL_CODES} that were left out within 10 s: 10"]
 
 
 def test_a_window_that_nobody_waited_for_is_told_with_the_next_event() -> None:
@@ -181,7 +181,7 @@ def test_a_window_that_nobody_waited_for_is_told_with_the_next_event() -> None:
     driven.now_ms += 60_000
     driven.note(NODE_STARTED(role="embedded"))
     assert driven.sentences() == [
-        "2 more of client.refused were left out within 10 s",
+        "events of client.refused that were left out within 10 s: 2",
         "mm-1 has started as embedded",
     ]
 
@@ -196,11 +196,11 @@ def test_counts_of_equal_events_are_added_up() -> None:
     for _ in range(1_000):
         driven.note(dead("queue:x", 2), channel="a")
     assert driven.sentences() == [
-        "3 messages of queue:x are dead: rejected",
-        "1 messages of queue:y are dead: rejected",
+        "messages of queue:x have died: 3 (rejected)",
+        "messages of queue:y have died: 1 (rejected)",
     ]
     driven.passes(10_000)
-    assert driven.sentences() == ["2,000 messages of queue:x are dead: rejected"], "and none is left out"
+    assert driven.sentences() == ["messages of queue:x have died: 2,000 (rejected)"], "and none is left out"
 
 
 def test_what_no_channel_takes_is_bounded_and_counted() -> None:
@@ -216,7 +216,7 @@ def test_what_no_channel_takes_is_bounded_and_counted() -> None:
     driven.confirm()
     (told,) = driven.passes(1_000)
     (said,) = bodies(told)
-    assert said == "15 events of mm-1 could not be published; its file has them"
+    assert said == "events of mm-1 that could not be published: 15; its file has them"
     driven.confirm()
     assert driven.due_ms is None and driven.passes(100_000) == []
 
@@ -247,7 +247,7 @@ def test_a_refused_batch_is_counted_and_the_part_is_made_again() -> None:
     driven.passes(200)
     driven.confirm("a", Outcome(7, 1, OutcomeCode.REFUSED, 0, "no such topic"))
     (envelope,) = driven.passes(1_000)
-    assert bodies(envelope) == ["1 events of mm-1 could not be published; its file has them"]
+    assert bodies(envelope) == ["events of mm-1 that could not be published: 1; its file has them"]
     first, *_ = [header.kind for header, _, _ in iterate_commands(envelope.payload)]
     assert first == CommandKind.CREATE
 
@@ -263,7 +263,7 @@ def test_a_node_that_leaves_publishes_at_once_and_tells_what_was_left_out() -> N
     driven.note(*refusals(3))
     driven.log.leave(driven.now_ms * MS, BEGAN_MS)
     (envelope,) = driven.flush()
-    assert bodies(envelope)[1] == "2 more of client.refused were left out within 10 s"
+    assert bodies(envelope)[1] == "events of client.refused that were left out within 10 s: 2"
 
 
 def test_a_log_that_is_not_published_has_rows_and_no_envelopes() -> None:
@@ -283,4 +283,6 @@ def test_the_text_of_a_peer_is_shown_on_one_short_line_and_is_no_format(text: st
 
 def test_sums_and_left_out_events_are_declared_as_they_are_used() -> None:
     assert MESSAGES_DEAD.sums == "count"
-    assert EVENTS_LEFT_OUT(count=1, of="x", seconds=1.0).text == "1 more of x were left out within 1 s"
+    assert (
+        EVENTS_LEFT_OUT(count=1, of="x", seconds=1.0).text == "events of x that were left out within 1 s: 1"
+    )
