@@ -15,7 +15,7 @@ from antiphon.bus import codec
 from antiphon.bus import effects as bus
 from antiphon.bus import messages as m
 from antiphon.bus.group import GroupConfig
-from antiphon.events import DISK_ALARM, RECORD_MENDED, Severity
+from antiphon.events import DISK_ALARM, DISK_LOW, RECORD_MENDED, Severity
 from antiphon.journal.format import Settings
 from antiphon.journal.journal import Journal
 from antiphon.message_manager.manager import MessageManager
@@ -93,7 +93,7 @@ class Life:
                     row.sentence
                     for row in effect.rows
                     if (row.severity is Severity.ERROR or row.event.kind is RECORD_MENDED)
-                    and row.event.kind is not DISK_ALARM
+                    and row.event.kind not in (DISK_ALARM, DISK_LOW)
                 ]
                 continue
             if not isinstance(effect, InChannel):

@@ -95,9 +95,7 @@ class Standing:
             "nodes": nodes or [row_without_order(self._name, self._role, None, None, "up")],
             "channels": [self._channel_row(parts, replica) for parts, replica in kept],
             "destinations": sum(
-                parts.manager.state.directory.count(parts.manager.channel)
-                for parts, _ in kept
-                if parts.manager is not None
+                parts.manager.destination_count for parts, _ in kept if parts.manager is not None
             ),
             "connections": 0 if self._client_manager is None else self._client_manager.connection_count,
             "config_digest": self._agreed.digest,

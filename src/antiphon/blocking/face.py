@@ -50,14 +50,14 @@ class Admin(Face[AsyncAdmin]):
         """
         return self._loop.run(self._inner.status())
 
-    def destinations(self) -> list[dict[str, Any]]:
-        """The destinations with their counts.
+    def destinations(self, *, log: bool = False) -> list[dict[str, Any]]:
+        """The destinations with their counts; with `log` also the topic of events, "topic:_LOG".
 
         One that has several channels is one row, with its parts.
 
         >>> [destination["messages"] for destination in admin.destinations()]
         """
-        return self._loop.run(self._inner.destinations())
+        return self._loop.run(self._inner.destinations(log=log))
 
     def digests(self) -> list[dict[str, Any]]:
         """The digest of every replica's state. Replicas that have applied the same must have the same

@@ -56,6 +56,9 @@ def add_command(commands: Any) -> None:
         add_connection_options(question)
         question.set_defaults(run=run)
     destinations.add_argument(
+        "--log", action="store_true", help="also the parts of topic:_LOG, the topic of events"
+    )
+    destinations.add_argument(
         "--temporary",
         action="store_true",
         help="also temporary ones, which go with the sessions that made them",
@@ -299,9 +302,9 @@ def _tell_silent(status: dict[str, Any]) -> None:
 
 def _destinations(arguments: argparse.Namespace) -> int:
     if arguments.json:
-        print(json.dumps(_ask(arguments, "destinations")[0]))
+        print(json.dumps(_list_destinations(arguments)))
         return 0
-    destinations, status = _ask(arguments, "destinations", "status")
+    destinations, (status,) = _list_destinations(arguments), _ask(arguments, "status")
     temporary = [row for row in destinations if row.get("temporary")]
     if temporary and not arguments.temporary:
         destinations = [row for row in destinations if not row.get("temporary")]
@@ -318,6 +321,13 @@ def _destinations(arguments: argparse.Namespace) -> int:
         print(f"{len(temporary)} temporary, which --temporary shows")
     _tell_silent(status)
     return 0
+
+
+def _list_destinations(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    if arguments.log:
+        return _administer(arguments, lambda admin: admin.destinations(log=True))
+    (listed,) = _ask(arguments, "destinations")
+    return list(listed)
 
 
 def _holds(arguments: argparse.Namespace) -> int:

@@ -64,6 +64,7 @@ from antiphon.message_manager.state.destinations.directory import Destination
 from antiphon.message_manager.state.destinations.settings import channels_of
 from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.message_manager.state.sessions import NOBODY
+from antiphon.names import LOG_TOPIC_NAME
 from antiphon.wire.primitives import Buffer
 
 __all__ = ["MessageManager", "MessageManagerSettings"]
@@ -153,7 +154,18 @@ class MessageManager:
     @property
     def load(self) -> int:
         """A measure of the state's size: a destination counts like a mebibyte of messages."""
-        return sum(self.live_bytes_by_segment().values()) + (len(self.state.directory) << 20)
+        return sum(self.live_bytes_by_segment().values()) + (
+            (len(self.state.directory) - self._has_log_topic) << 20
+        )
+
+    @property
+    def destination_count(self) -> int:
+        """How many destinations have their first part here; the topic of events does not count."""
+        return self.state.directory.count(self.channel) - self._has_log_topic
+
+    @property
+    def _has_log_topic(self) -> bool:
+        return self.state.directory.named(LOG_TOPIC_NAME) is not None
 
     # -- applying the log --------------------------------------------------------
 

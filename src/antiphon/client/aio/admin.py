@@ -22,7 +22,7 @@ from antiphon.errors import (
     LocalError,
     ProtocolError,
 )
-from antiphon.names import parse_destination
+from antiphon.names import LOG_TOPIC_NAME, parse_destination
 from antiphon.wire.commands import AlterDestination, DeleteDestination, PurgeDestination
 from antiphon.wire.frames import AckMode, Answer, DestinationOpened, RangeTold
 
@@ -93,8 +93,8 @@ class Admin:
         status = await self._ask("status", dict)
         return dict(status)
 
-    async def destinations(self) -> list[dict[str, Any]]:
-        """The destinations with their counts.
+    async def destinations(self, *, log: bool = False) -> list[dict[str, Any]]:
+        """The destinations with their counts; with `log` also the topic of events, "topic:_LOG".
 
         One that has several channels is one row, with its parts.
 
@@ -105,7 +105,7 @@ class Admin:
         while True:
             rows += page.get("rows", [])
             if not page.get("next"):
-                return put_together(rows)
+                return put_together([row for row in rows if log or row["name"] != LOG_TOPIC_NAME])
             page = await self._ask("destinations", dict, **page["next"])
 
     async def digests(self) -> list[dict[str, Any]]:
