@@ -15,6 +15,7 @@ from antiphon.bus import codec
 from antiphon.bus import effects as bus
 from antiphon.bus import messages as m
 from antiphon.bus.group import GroupConfig
+from antiphon.event_log import EventLogSettings, EventRow
 from antiphon.events import DISK_ALARM, DISK_LOW, RECORD_MENDED, Severity
 from antiphon.journal.format import Settings
 from antiphon.journal.journal import Journal
@@ -38,7 +39,7 @@ class Life:
     ) -> None:
         self.cluster, self.node_id, self.disk = cluster, node_id, disk
         identity = Identity(disk_id=cluster.chance.randbytes(16), run_id=run_id, start_s=1)
-        settings = StartSettings(group=cluster.config)
+        settings = StartSettings(group=cluster.config, events=cluster.events)
         started = start(disk, SEGMENTS, identity, settings, node_id, distrusted=distrusted)
         journal, found = started.journal, started.found
         self.journal, self.node, self.manager = journal, started.node, started.manager
@@ -48,6 +49,8 @@ class Life:
         self.replica = started.replica
         self.is_alive = True
         self.alarms: list[str] = list(started.alarms)
+        # The events that it has logged.
+        self.rows: list[EventRow] = []
         self._tags = count(1)
         self._events: list[NodeEvent] = []
         self._is_planned = False
@@ -88,6 +91,7 @@ class Life:
         now_ns = self.cluster.world.now_ns
         for effect in self.node.step(now_ns, now_ns // MILLISECOND_NS, events):
             if isinstance(effect, RecordRows):
+                self.rows += effect.rows
                 # What was found at the start is in `notes` and `alarms`.
                 self.alarms += [
                     row.sentence
@@ -119,7 +123,16 @@ class Life:
 class Cluster:
     """Nodes 1, 2, 3 … of one channel, and what happens between them."""
 
-    def __init__(self, seed: int, nodes: int = 3, *, lists_disks: bool = False, **settings: int) -> None:
+    def __init__(
+        self,
+        seed: int,
+        nodes: int = 3,
+        *,
+        lists_disks: bool = False,
+        events: EventLogSettings | None = None,
+        **settings: int,
+    ) -> None:
+        self.events = events or EventLogSettings()
         self.world = World(seed)
         self.chance: random.Random = self.world.random("cluster")
         ids = tuple([self.chance.randbytes(16) for _ in range(nodes)]) if lists_disks else ()

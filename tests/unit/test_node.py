@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from antiphon.bus.effects import Received
+from antiphon.bus.effects import Alarm, Received
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.messages import Credits, Deliver, Heartbeat, SpaceState
 from antiphon.client_manager.effects import ChannelEvent
+from antiphon.event_log import EventLogSettings
+from antiphon.events import CLIENT_REFUSED, SYNC_SLOW
 from antiphon.ids import make_epoch
-from antiphon.node import InChannel, Node
+from antiphon.names import LOG_TOPIC_NAME
+from antiphon.node import InChannel, Leaving, Node, NodeEffect, Observed, RecordRows
 from antiphon.standing import Agreed
 from antiphon.startup import ClientManagerStart, Identity, start_client_manager
-from tests.nodes import Cluster
+from tests.nodes import Cluster, Life
 
 HERE = 9
 GROUP = GroupConfig.of(
@@ -79,3 +82,67 @@ def test_a_client_manager_that_waits_for_a_heartbeat_ends_the_rest_of_the_sequen
     cluster.run_ms(leader.replica.config.heartbeat_ms + 5)
     assert leader.replica.beats > beats
     assert not leader.manager.awaits_beat, "a quorum has answered it"
+
+
+# --- events ------------------------------------------------------------------------------------------
+
+
+def codes(effects: list[NodeEffect]) -> list[str]:
+    """The events that a step has logged."""
+    return [row.event.kind.code for one in effects if isinstance(one, RecordRows) for row in one.rows]
+
+
+def test_a_node_logs_that_it_starts_what_it_is_told_and_that_it_leaves() -> None:
+    node = client_manager()
+    assert codes(node.step(1 * MS, 0, [])) == ["node.started"]
+    assert codes(node.step(2 * MS, 0, [])) == []
+    refused = Observed(CLIENT_REFUSED(peer="p", reason="r", problem="x"))
+    slow = InChannel("a", Alarm(SYNC_SLOW(count=1, ms=200)))
+    effects = node.step(3 * MS, 0, [refused, slow])
+    assert codes(effects) == ["client.refused", "sync.slow"]
+    assert [row.channel for one in effects if isinstance(one, RecordRows) for row in one.rows] == ["", "a"]
+    assert codes(node.step(4 * MS, 0, [Leaving()])) == ["node.stopping"]
+
+
+def test_a_client_manager_logs_that_a_channel_takes_nothing_and_that_it_does_again() -> None:
+    node = client_manager()
+    node.step(1 * MS, 0, [beat(1, 1)])
+    low = Heartbeat(make_epoch(1, 1), 0, 0, 2, 0, True, SpaceState.LOW)
+    assert codes(node.step(2 * MS, 0, [said(low)])) == ["flow.begun"]
+    assert codes(node.step(3 * MS, 0, [said(low)])) == []
+    assert codes(node.step(4 * MS, 0, [beat(1, 3)])) == ["flow.ended"]
+
+
+def test_events_of_every_kind_of_node_get_into_the_order() -> None:
+    """Backups order their own: a run of their producer begins with the first event."""
+    cluster = Cluster(seed=2, events=EventLogSettings(is_published=True))
+
+    def stored() -> int:
+        topic = cluster.lives[1].manager.state.directory.named(LOG_TOPIC_NAME)
+        return 0 if topic is None else topic.live.count
+
+    published = {"node.started", "epoch.began", "primary.moved"}
+    assert cluster.run_ms(20_000, done=lambda: stored() >= len(cluster.lives) + 2), stored()
+    rows = [row for life in cluster.lives.values() for row in life.rows]
+    assert {row.event.kind.code for row in rows} >= published
+    assert cluster.run_ms(5_000, done=lambda: len({digest_of(one) for one in cluster.lives.values()}) == 1)
+
+
+def digest_of(life: Life) -> tuple[int, bytes]:
+    return life.manager.state.applied, life.manager.state.digest()
+
+
+def test_a_primary_logs_the_producers_that_were_fenced() -> None:
+    cluster = Cluster(seed=3, events=EventLogSettings(is_published=True))
+    assert cluster.run_ms(20_000, done=lambda: all(one.parts.producer.pe for one in cluster.lives.values()))
+    leader = cluster.lives[cluster.leader()]
+    victim = next(number for number in cluster.lives if number != leader.node_id)
+    cluster.stop(victim)
+    assert cluster.run_ms(20_000, done=lambda: "producer.fenced" in said_by(leader))
+    (fenced,) = [row for row in leader.rows if row.event.kind.code == "producer.fenced"]
+    assert fenced.sentence.startswith(f"node {victim} was silent for so long") and fenced.channel == "a"
+    assert cluster.run_ms(20_000, done=lambda: "node.down" in said_by(leader))
+
+
+def said_by(life: Life) -> list[str]:
+    return [row.event.kind.code for row in life.rows]

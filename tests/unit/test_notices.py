@@ -183,3 +183,31 @@ def test_a_client_manager_says_that_nobody_serves_and_that_somebody_does_again()
     listener.is_served = True
     assert served(watched, 2, 3) == ["channel a is served by mm-3 now, before by mm-1"]
     assert watched.passes(1_000) == []
+
+
+def test_the_primary_publishes_that_it_serves_and_the_others_only_note_it() -> None:
+    watched = keeper()
+    served(watched, 1, 1)
+    assert watched.published == []
+    served(watched, 2, 2)
+    assert watched.published == ["primary.moved"]
+
+
+def test_the_node_that_leads_tells_of_each_epoch_once() -> None:
+    watched = keeper()
+    watched.parts.replica.epoch = 7
+    assert served(watched, 1, 2) == ["channel a is served by mm-2"]
+    watched.parts.replica.state = State.LEADING
+    assert watched.passes(1_000, 1, 3, 9) == ["epoch 7 of channel a begins, led by mm-2"]
+    watched.parts.replica.epoch = 8
+    assert watched.passes(1_000, 1, 3, 9) == ["epoch 8 of channel a begins, led by mm-2"]
+
+
+def test_a_replica_tells_that_it_has_no_copy_and_that_it_has_one_again() -> None:
+    watched = keeper()
+    watched.parts.replica.is_joining = True
+    assert watched.passes(1_000, 1, 3, 9) == [
+        "! this node has no copy of channel a that it could go on with, and gets one from the others"
+    ]
+    watched.parts.replica.is_joining = False
+    assert watched.passes(1_000, 1, 3, 9) == ["this node has a copy of channel a again"]
