@@ -14,12 +14,12 @@ from typing import Any
 
 
 @contextmanager
-def embedded() -> Iterator[str]:
+def embedded(program: Sequence[str] = ("-m", "antiphon.cli.main")) -> Iterator[str]:
     """The address of an embedded message system, which is stopped and removed afterwards."""
     # The project's own disk, not a memory file system: a sync must mean something.
     with tempfile.TemporaryDirectory(prefix="bench-data-", dir=Path(__file__).parent) as data:
         server = subprocess.Popen(
-            [sys.executable, "-m", "antiphon.cli.main", "up", "--data", data, "--port", "0", "--json"],
+            [sys.executable, *program, "up", "--data", data, "--port", "0", "--json"],
             stdout=subprocess.PIPE,
             text=True,
         )

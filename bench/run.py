@@ -20,6 +20,7 @@ import compare
 import counts
 import failover
 import lines
+import log_storm
 import rest
 import selection
 import spark
@@ -57,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--bus", action="store_true", help="measure the bus alone, three replicas and more")
     made.add_argument("--plot", type=Path, metavar="FILE", help="with --bus: draw the sender's cost as SVG")
     made.add_argument("--cluster", action="store_true", help="measure a cluster of three replicas")
+    made.add_argument("--log-storm", action="store_true", help="publish while a node logs a storm of events")
     made.add_argument("--selectors", action="store_true", help="measure consumers with selectors")
     made.add_argument("--transactions", action="store_true", help="measure what transactions cost")
     made.add_argument("--spark", action="store_true", help="measure Spark with a cluster")
@@ -111,6 +113,7 @@ SUBJECTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "spark": spark_with_a_cluster,
     "spark_kafka": spark_beside_kafka,
     "peers": peers.measure,
+    "log_storm": log_storm.measure_pairs,
     "selectors": selection.measure,
     "transactions": transactions.measure,
     "bus": lambda arguments: bus.measure(arguments.runs, arguments.plot),

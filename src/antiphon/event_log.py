@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -172,9 +172,16 @@ class EventLog:
     """The events of one life of a node; `producer` is a number that no other life has."""
 
     def __init__(
-        self, node: str, channels: Sequence[str], producer: int, settings: EventLogSettings | None = None
+        self,
+        node: str,
+        channels: Sequence[str],
+        producer: int,
+        settings: EventLogSettings | None = None,
+        names: Mapping[int, str] | None = None,
     ) -> None:
+        """`names` are those of the nodes, by number."""
         self._node = node
+        self._names = names or {}
         self._channels = tuple(sorted(channels))
         self._producer = producer
         self._settings = settings or EventLogSettings()
@@ -215,7 +222,8 @@ class EventLog:
             return
         window.codes[kind.code] = told + 1
         window.in_all += 1
-        self._take(now_ns, EventRow(wall_ms, self._node, channel, event), is_public=is_public)
+        row = EventRow(wall_ms, self._node, channel, event.shown(self._names))
+        self._take(now_ns, row, is_public=is_public)
 
     def _is_added_up(self, window: _Window, event: LoggedEvent, channel: str) -> bool:
         kind, fields = event
@@ -265,7 +273,7 @@ class EventLog:
             return
         for (kind, channel, others), count in window.sums.items():
             if count:
-                event = LoggedEvent(kind, (*others, (kind.sums, count)))
+                event = LoggedEvent(kind, (*others, (kind.sums, count))).shown(self._names)
                 self._take(now_ns, EventRow(wall_ms, self._node, channel, event))
         for of, count in window.left_out.items():
             event = EVENTS_LEFT_OUT(count=count, of=of, seconds=self._settings.window_ms / 1_000)

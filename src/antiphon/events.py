@@ -2,7 +2,7 @@
 
 EVT1  An event has the code of its kind, and values in named fields. The sentence is made of both, so that no
       text of a peer is ever a format.
-EVT2  The texts in fields are printable and short, whatever a peer has sent.
+EVT2  The texts in the fields of a shown event are printable and short, whatever a peer has sent.
 
 The page `docs/reference/events.md` is made of these declarations. `event_log.py` bounds, prints and publishes
 the events.
@@ -46,17 +46,12 @@ class LoggedEvent(NamedTuple):
     @property
     def text(self) -> str:
         """The sentence, without what only the node that logs the event knows."""
-        return self.naming({}).sentence("this node", "")
+        return self.shown({}).sentence("this node", "")
 
-    def naming(self, names: Mapping[int, str]) -> LoggedEvent:
-        """The event with the member's name, where a machine has only its number."""
-        named = [(name, self._named(name, value, names)) for name, value in self.fields]
-        return LoggedEvent(self.kind, tuple(named))
-
-    def _named(self, field: str, value: PropertyValue, names: Mapping[int, str]) -> PropertyValue:
-        if field == MEMBER and isinstance(value, int):
-            return names.get(value, f"node {value}")
-        return value
+    def shown(self, names: Mapping[int, str]) -> LoggedEvent:
+        """The event as it is shown: with the member's name, where a machine has only its number (EVT2)."""
+        fields = [(name, _shown(name, value, names)) for name, value in self.fields]
+        return LoggedEvent(self.kind, tuple(fields))
 
     def sentence(self, node: str, channel: str) -> str:
         return self.kind.template.format_map({"node": node, "channel": channel, **dict(self.fields)})
@@ -71,8 +66,7 @@ class EventKind(NamedTuple):
     """The field of a number that is added up over events which are otherwise equal."""
 
     def __call__(self, **fields: PropertyValue) -> LoggedEvent:
-        shown = [(name, _shown(value)) for name, value in fields.items()]
-        return LoggedEvent(self, tuple(shown))
+        return LoggedEvent(self, tuple(fields.items()))
 
 
 def printable(text: str, length_max: int = TEXT_LENGTH_MAX) -> str:
@@ -90,7 +84,9 @@ def printable(text: str, length_max: int = TEXT_LENGTH_MAX) -> str:
     return cut if len(text) <= length_max else f"{cut}... ({len(text)} characters)"
 
 
-def _shown(value: PropertyValue) -> PropertyValue:
+def _shown(field: str, value: PropertyValue, names: Mapping[int, str]) -> PropertyValue:
+    if field == MEMBER and isinstance(value, int):
+        return names.get(value, f"node {value}")
     return printable(value) if isinstance(value, str) else value
 
 

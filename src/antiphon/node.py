@@ -504,11 +504,10 @@ class Node:
 
     def last_words(self, wall_ms: int, event: LoggedEvent) -> EventRow:
         """The row of an event of a node that takes no step any more."""
-        return EventRow(wall_ms, self.name, "", event.naming(self._names))
+        return EventRow(wall_ms, self.name, "", event.shown(self._names))
 
     def _log(self, event: LoggedEvent, channel: str = "", *, is_public: bool = True) -> None:
-        named = event.naming(self._names)
-        self._events.note(self._now_ns, self._wall_ms, named, channel, is_public=is_public)
+        self._events.note(self._now_ns, self._wall_ms, event, channel, is_public=is_public)
         self._has_logged = True
 
     def _look_around(self, now_ns: int) -> None:

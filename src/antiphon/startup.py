@@ -287,7 +287,7 @@ def _start(
         channels=(parts,),
         role=settings.role,
         names=settings.names,
-        events=_event_log(identity, settings.name, (group.group,), settings.events),
+        events=_event_log(identity, settings.name, (group.group,), settings.events, settings.names),
     )
     notes = [*found.repairs, *found.truncated, *notes]
     alarms = [*([opened.alarm] if opened.alarm else []), *found.lost, *alarms]
@@ -306,10 +306,14 @@ def _start(
 
 
 def _event_log(
-    identity: Identity, name: str, channels: Sequence[str], settings: EventLogSettings
+    identity: Identity,
+    name: str,
+    channels: Sequence[str],
+    settings: EventLogSettings,
+    names: Mapping[int, str],
 ) -> EventLog:
     # The id of this life numbers its events.
-    return EventLog(name, channels, int.from_bytes(identity.run_id, "little"), settings)
+    return EventLog(name, channels, int.from_bytes(identity.run_id, "little"), settings, names)
 
 
 def _client_manager(found: Recovered, identity: Identity, settings: StartSettings) -> ClientManager | None:
@@ -362,6 +366,7 @@ def start_client_manager(identity: Identity, start: ClientManagerStart) -> Node:
     Without a disk there is no run number: the random bytes of the run id stand in for it.
     """
     run = int.from_bytes(identity.run_id[2:6], "little")
+    names = {member.number: member.name for member in start.members}
     sure_ms = min([group.sure_ms for group in start.groups])
     client_manager = ClientManager(
         node_id=start.node_id,
@@ -391,8 +396,8 @@ def start_client_manager(identity: Identity, start: ClientManagerStart) -> Node:
         ],
         role=CLIENT_MANAGER_ROLE,
         members=start.members,
-        names={member.number: member.name for member in start.members},
-        events=_event_log(identity, start.name, [group.group for group in start.groups], start.events),
+        names=names,
+        events=_event_log(identity, start.name, [one.group for one in start.groups], start.events, names),
     )
 
 

@@ -275,7 +275,7 @@ def test_a_log_that_is_not_published_has_rows_and_no_envelopes() -> None:
 
 @pytest.mark.parametrize("text", ["two\nlines", "{node} {0} %s", "\x1b[31m", "x" * 100_000])
 def test_the_text_of_a_peer_is_shown_on_one_short_line_and_is_no_format(text: str) -> None:
-    event = CLIENT_REFUSED(peer="p", reason="r", problem=text)
+    event = CLIENT_REFUSED(peer="p", reason="r", problem=text).shown({})
     row = EventRow(BEGAN_MS, "mm-1", "", event)
     assert row.sentence.isprintable() and len(row.sentence) < 1_100 and "\n" not in row.as_json()
     assert text[:5].encode("unicode_escape").decode() in row.sentence

@@ -81,7 +81,7 @@ class Watched:
         self.published = [event.kind.code for event, is_public in told if is_public]
         return [
             "! " * (event.kind.severity is Severity.WARNING)
-            + event.naming(NAMES).sentence(NAMES[self._node], "a")
+            + event.shown(NAMES).sentence(NAMES[self._node], "a")
             for event, _ in told
         ]
 
