@@ -18,6 +18,7 @@ from antiphon.wire import frames
 from antiphon.wire.buffer import FRAME_BYTES_MAX, FrameBuffer
 from antiphon.wire.commands import (
     BuryMessages,
+    LogEvents,
     Payload,
     Publish,
     encode_command,
@@ -227,7 +228,7 @@ def _may_be_numbered(payload: Payload) -> bool:
     return True
 
 
-WITH_BATCH = (Publish, TransactedPublish, StagedPublish, BuryMessages)
+WITH_BATCH = (Publish, TransactedPublish, StagedPublish, BuryMessages, LogEvents)
 
 # Far from whatever anybody is given in a test.
 NUMBERS = Ranges([(1 << 40, (1 << 40) + 5), (1 << 41, (1 << 41) + 1)])

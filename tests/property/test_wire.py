@@ -35,6 +35,7 @@ from antiphon.wire.commands import (
     CommandKind,
     ConfirmItem,
     DeadReason,
+    LogEvents,
     Outcome,
     OutcomeCode,
     Payload,
@@ -122,7 +123,7 @@ def instances(cls: type[Any]) -> st.SearchStrategy[Any]:
 
 
 FRAME_CLASSES: list[type[Any]] = list(get_args(Frame))
-WITH_BATCH = (Publish, TransactedPublish, StagedPublish, BuryMessages)
+WITH_BATCH = (Publish, TransactedPublish, StagedPublish, BuryMessages, LogEvents)
 PAYLOAD_CLASSES: list[type[Any]] = [cls for cls in get_args(Payload) if cls not in WITH_BATCH]
 
 any_frame = st.one_of(*map(instances, FRAME_CLASSES))
@@ -139,6 +140,7 @@ any_burial = st.builds(
     numbers=ranges,
     batch=blobs,
 )
+any_events = st.builds(LogEvents, batch=blobs)
 any_payload = st.one_of(any_publish, any_transacted, any_staged, *map(instances, PAYLOAD_CLASSES))
 
 
@@ -258,7 +260,7 @@ def test_however_nonsense_is_cut_it_is_judged_the_same(
 @pytest.mark.parametrize("cls", [*PAYLOAD_CLASSES, Publish, BuryMessages], ids=lambda cls: str(cls.__name__))
 @given(data=st.data())
 def test_a_payload_decodes_to_itself(cls: type[Any], data: st.DataObject) -> None:
-    whole = {Publish: any_publish, BuryMessages: any_burial}
+    whole = {Publish: any_publish, BuryMessages: any_burial, LogEvents: any_events}
     payload = data.draw(whole[cls] if cls in whole else instances(cls))
     decoded = decode_payload(kind_of(payload), payload.encode())
     assert decoded == payload
