@@ -18,8 +18,8 @@ What it leaves to others
     The producer gets the envelopes ordered, the fold stores the batches, `runtime` writes the file. Events
     that wait when the node ends are in its file, and nowhere else.
 
-An event of a channel goes to that channel's part of `topic:_LOG`, any other to the system channel's; while
-that channel takes nothing, to the first one that does.
+An event of a channel goes to that channel's part of `topic:_LOG`, any other to that of the node's first
+channel; while that channel takes nothing, to the first one that does.
 """
 
 from __future__ import annotations

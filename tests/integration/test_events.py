@@ -217,6 +217,12 @@ def test_a_killed_primary_is_told_by_the_others_in_all_places(tmp_path: Path) ->
         seen = [row for row in in_file(cluster.data / "nodes" / "cm-1") if row["code"] == "primary.moved"]
         assert seen[-1]["fields"]["member"] == after, "every node's own file has what it has seen"
         asyncio.run(read_merged(cluster.url, len(rows)))
+        others = [name for name in cluster.message_managers if name.startswith("mm-a") and name != before]
+        cluster.kill(*others)
+        done = command("admin", "log", "--json", url=cluster.url)
+        assert done.returncode == 0 and "channel a does not answer" in done.stderr
+        left = [json.loads(line) for line in done.stdout.splitlines()]
+        assert "b" in {row["channel"] for row in left} and moved not in left
 
 
 async def read_merged(url: str, count: int) -> None:

@@ -29,7 +29,7 @@ def test_deadlines_are_up_to_date_after_every_step(
     def watched_node(self: Node, *arguments: Any) -> Any:
         nonlocal compared
         effects = step_node(self, *arguments)
-        machines: list[Any] = [self.client_manager, self._inquiries]
+        machines: list[Any] = [self.client_manager, self._inquiries, self._events]
         for parts in self.channels.values():
             machines += [parts.replica, parts.producer, parts.manager, parts.listener]
         assert self.next_deadline_ns() == earliest(machines)

@@ -17,10 +17,12 @@ import sys
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, Final
 
 import antiphon
 from antiphon.cli.options import add_connection_options, duration_option, positive
+from antiphon.errors import DestinationUnavailable
 from antiphon.event_log import COMMON_PROPERTIES
 from antiphon.events import KINDS, SEVERITIES
 from antiphon.names import LOG_TOPIC_NAME
@@ -105,12 +107,13 @@ def selector_of(arguments: argparse.Namespace) -> str:
 async def _show(arguments: argparse.Namespace) -> None:
     selector = selector_of(arguments) or None
     async with antiphon.connect(arguments.url) as connection, connection.session() as session:
+        channels = [row["name"] for row in (await connection.admin().status())["channels"]]
         if not arguments.follow:
-            _print(arguments, await _stored(session, selector, arguments.limit))
+            _print(arguments, await _stored(session, channels, selector, arguments.limit))
             return
         # First the consumer, so that no event falls in between.
         async with session.consumer(LOG_TOPIC_NAME, selector=selector) as consumer:
-            stored = await _stored(session, selector, arguments.limit)
+            stored = await _stored(session, channels, selector, arguments.limit)
             _print(arguments, stored)
             shown = {message.message_id for message in stored}
             while True:
@@ -120,12 +123,22 @@ async def _show(arguments: argparse.Namespace) -> None:
 
 
 async def _stored(
-    session: antiphon.Session, selector: str | None, limit: int | None
+    session: antiphon.Session, channels: Iterable[str], selector: str | None, limit: int | None
 ) -> list[antiphon.Message]:
-    """The wanted events of all channels, by their time."""
-    browsed = [message async for message in session.browse(LOG_TOPIC_NAME, selector=selector)]
-    browsed.sort(key=lambda one: (one.properties["time"], one.channel, one.sequence))
-    return browsed[-limit:] if limit is not None else browsed
+    """The wanted events of all channels, by their time. A channel that is away is named, and left out."""
+    parts = await asyncio.gather(*[_stored_in(session, channel, selector) for channel in channels])
+    stored = sorted(chain.from_iterable(parts), key=lambda one: (one.properties["time"], one.channel))
+    return stored[-limit:] if limit is not None else stored
+
+
+async def _stored_in(session: antiphon.Session, channel: str, selector: str | None) -> list[antiphon.Message]:
+    browsed = session.browse(LOG_TOPIC_NAME, selector=selector, channel=channel)
+    try:
+        return [message async for message in browsed]
+    except (DestinationUnavailable, antiphon.Timeout) as error:
+        why = f"channel {channel} does not answer, and its events are left out"
+        print(f"antiphon: {why}; the files of the nodes have them: {error}", file=sys.stderr)
+        return []
 
 
 def _print(arguments: argparse.Namespace, messages: Iterable[antiphon.Message]) -> None:
