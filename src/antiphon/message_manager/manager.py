@@ -72,6 +72,8 @@ __all__ = ["MessageManager", "MessageManagerSettings"]
 _NS_PER_MS: Final = 1_000_000
 _DATA: Final = int(EntryKind.DATA)
 
+_LOAD_STEP: Final = 64 << 10
+
 CONSUMERS_PAGE: Final = 1_000
 
 _OF_BEFORE_MAX: Final = 256
@@ -153,8 +155,11 @@ class MessageManager:
 
     @property
     def load(self) -> int:
-        """A measure of the state's size: a destination counts like a mebibyte of messages."""
-        return sum(self.live_bytes_by_segment().values()) + (
+        """A measure of the state's size: a destination counts like a mebibyte of messages.
+
+        It goes in steps: a few events of nodes are no reason to place destinations otherwise.
+        """
+        return sum(self.live_bytes_by_segment().values()) // _LOAD_STEP * _LOAD_STEP + (
             (len(self.state.directory) - self._has_log_topic) << 20
         )
 
