@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import shutil
 import socket
 import ssl
@@ -65,19 +64,18 @@ def test_a_peer_without_tls_hears_so_in_its_own_tongue(play: Play, data: bytes) 
     play(scene())
 
 
-def test_a_peer_with_tls_at_a_plain_port_is_sent_away_at_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO)
+def test_a_peer_with_tls_at_a_plain_port_is_sent_away_at_once() -> None:
+    noted: list[str] = []
 
     async def scene() -> None:
-        async with open_scene() as stage:
+        async with open_scene(note=lambda event: noted.append(event.text)) as stage:
             peer = await raw_peer(stage)
             peer.send_bytes(hello_of(ClientTls(MADE.client())))
             await peer.goodbye()
 
     run(scene(), "asyncio")
-    assert "the client speaks TLS and this port does not" in caplog.text
+    (told,) = noted
+    assert "the client speaks TLS and this port does not" in told
 
 
 def test_bytes_that_only_begin_like_a_handshake_end_their_connection(play: Play) -> None:
