@@ -647,3 +647,18 @@ def test_a_record_that_came_from_another_node_takes_the_place_of_the_damaged_one
     ((old, new),) = cellar.records.moved
     assert old == place and bytes(cellar.journal.read(new)) == bytes(10)
     assert cellar.counter.last == last + 1
+
+
+def test_very_slow_syncs_are_told_once_in_a_while_and_counted() -> None:
+    cellar = waiting_for_entries()
+
+    def slow_sync(number: int, after_ns: int) -> list[str]:
+        cellar.now_ns += after_ns
+        before = len(cellar.logged)
+        cellar.write(order(number))
+        cellar.sync(DEFAULTS.stall_ns)
+        return cellar.logged[before:]
+
+    assert slow_sync(20, 0) == ["slow syncs of the disk: 1, of up to 100 ms"]
+    assert slow_sync(21, 1) == slow_sync(22, 1) == [], "to publish the event takes a sync, too"
+    assert slow_sync(23, DEFAULTS.stall_told_ns) == ["slow syncs of the disk: 3, of up to 100 ms"]
