@@ -32,6 +32,8 @@
     +-- SubscriptionError       a subscription cannot be found, made or removed
     |   +-- SubscriptionInUse   another consumer has it at this moment
     |   +-- SubscriptionUnavailable  a channel that may have it does not answer
+    +-- ArchiveError            an archive of messages cannot be read or written like this
+    |   +-- ArchiveDamaged      its files are not those that were written
     +-- TransactionRolledBack
     +-- Timeout                 also a TimeoutError
     |   +-- CommitUncertain     whether a transaction was committed is not known yet; ask again
@@ -349,6 +351,18 @@ class SubscriptionUnavailable(SubscriptionError):
     """A channel that may have the subscription does not answer. Try again later."""
 
     code = "subscription.unavailable"
+
+
+class ArchiveError(AntiphonError):
+    """An archive of messages cannot be read or written like this."""
+
+    code = "archive"
+
+
+class ArchiveDamaged(ArchiveError):
+    """Files of an archive are not those that were written. An audit says which messages that concerns."""
+
+    code = "archive.damaged"
 
 
 class TransactionRolledBack(AntiphonError):

@@ -1,5 +1,7 @@
 """`antiphon pipeline`: the jobs of the data pipeline on Spark.
 
+`archive` writes the messages of destinations to Parquet files. docs/operating/archives.md has more.
+
 `source-check` connects, and shows what a query would find: destinations, where their channels begin and end,
 the holds, the lag of a checkpoint, and a few messages. With --master the messages go through Spark. The exit
 code is 1 when something is wrong. docs/reference/spark.md has more.
@@ -13,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from antiphon.cli.jobs import add_jobs
 from antiphon.cli.options import add_connection_options, tls_option
 from antiphon.errors import LocalError
 
@@ -44,6 +47,7 @@ def add_command(commands: Any) -> None:
     check.add_argument("--master", metavar="URL", help="read the messages through Spark, such as local[2]")
     add_connection_options(check)
     check.set_defaults(run=_source_check)
+    add_jobs(jobs)
 
 
 def _source_check(arguments: argparse.Namespace) -> int:

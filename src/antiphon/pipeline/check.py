@@ -16,16 +16,16 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.errors import AntiphonError, LocalError
+from antiphon.errors import LocalError
 from antiphon.pipeline import connections, java
 from antiphon.pipeline.offsets import BadOffset, Offset, parse_offset
 from antiphon.pipeline.options import SourceOptions
 from antiphon.pipeline.planning import TaskSpan
+from antiphon.pipeline.session import EXTRA, deliberate_errors, package_version, spark_session
 from antiphon.pipeline.subscribed import Subscribed
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 PACKAGES: Final = ("pyspark", "pyarrow", "google-re2")
 IMPORT_SECONDS: Final = 60
-EXTRA: Final = "pip install 'antiphon[spark]'"
 
 
 @dataclass(slots=True)
@@ -58,7 +57,7 @@ def check(
     options: SourceOptions, sample_rows: int, checkpoint: Path | None = None, master: str | None = None
 ) -> CheckReport:
     """Check everything. An error that makes checking impossible is raised."""
-    report = CheckReport(options.connection.url, packages={name: _version(name) for name in PACKAGES})
+    report = CheckReport(options.connection.url, packages={name: package_version(name) for name in PACKAGES})
     report.problems += _machine_problems(report.packages)
     # A check does not wait.
     ranges = connections.ranges(replace(options.connection, timeout_s=0.0))
@@ -85,13 +84,6 @@ def check(
 
 
 # -- this machine --------------------------------------------------------------------------
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _machine_problems(packages: Mapping[str, str | None]) -> list[str]:
@@ -198,21 +190,7 @@ def _sample(
 
 def _sample_by_spark(options: SourceOptions, rows: int, master: str) -> list[dict[str, Any]]:
     """The same through Spark itself, which takes a moment to start."""
-    if _version("pyspark") is None:
-        raise LocalError(f"pyspark is not installed: {EXTRA}")
-    java.require()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.Builder().master(master).appName("antiphon source-check")
-    settings: dict[str, Any] = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
-    }
-    session = builder.config(map=settings).getOrCreate()
-    try:
-        session.sparkContext.setLogLevel("OFF")
+    with spark_session(master, "antiphon source-check") as session, deliberate_errors():
         reader = session.read.format("antiphon").option("servers", options.connection.servers)
         if options.pattern is None:
             reader = reader.option("subscribe", ",".join(options.names))
@@ -220,19 +198,6 @@ def _sample_by_spark(options: SourceOptions, rows: int, master: str) -> list[dic
             reader = reader.option("subscribePattern", options.pattern).option("match", options.match)
         frame = reader.option("failOnDataLoss", "false").load().limit(rows)
         return [shown(row.asDict()) for row in frame.collect()]
-    except AntiphonError:
-        raise
-    except Exception as error:
-        raise LocalError(f"Spark could not read: {_last_sentence(error)}") from None
-    finally:
-        session.stop()
-
-
-def _last_sentence(error: Exception) -> str:
-    """The last sentence of a traceback within a traceback."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if line.startswith("antiphon.")]
-    return named[-1] if named else lines[0] if lines else type(error).__name__
 
 
 def shown(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,7 +50,12 @@ ACKNOWLEDGEMENT: Final = "acknowledgement"
 """The `body_kind` of a row that is an acknowledgement and no message."""
 
 
-EVERY_COLUMN: Final = {**COLUMNS, **BODY, **ACKNOWLEDGED}
+STORED: Final = {"stored_body": "binary", "deliver_at": "timestamp"}
+"""What an archive has besides, so that a replay sends the same: maps and lists as they are stored (null for
+other bodies), and the time before which a message is not delivered."""
+
+
+EVERY_COLUMN: Final = {**COLUMNS, **BODY, **ACKNOWLEDGED, **STORED}
 
 
 class Chosen(NamedTuple):
@@ -62,6 +67,9 @@ class Chosen(NamedTuple):
 
 ALL: Final = Chosen()
 """The columns of a query that does not choose."""
+
+ARCHIVED: Final = Chosen((*COLUMNS, *BODY, *STORED))
+"""The columns of an archive."""
 
 
 def names_of(has_body: bool, has_acks: bool = False) -> tuple[str, ...]:

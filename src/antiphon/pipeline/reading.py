@@ -45,6 +45,15 @@ def read_span(
     return within_times(made, narrowed) if narrowed.has_times else made
 
 
+def read_pages(
+    ranges: PatientRanges, span: TaskSpan, wanted: Chosen
+) -> Iterator[tuple[RangePage, list[pyarrow.RecordBatch]]]:
+    """The same page by page, for a reader that notes what each page had."""
+    names = {destination.id: destination.name for destination in span.destinations}
+    for page in _pages(ranges, span, names):
+        yield page, list(record_batches(span.channel, _pieces(page, names, EVERYTHING), wanted))
+
+
 def _record_batches(
     ranges: PatientRanges, span: TaskSpan, wanted: Chosen, narrowed: Narrowed
 ) -> Iterator[pyarrow.RecordBatch]:

@@ -202,9 +202,11 @@ _MAKERS: Final[dict[str, Callable[[_Making], Any]]] = {
     "properties": lambda making: making.properties[0],
     "property_types": lambda making: making.properties[1],
     "body_kind": lambda making: _kinds(making.batches),
-    "expires": lambda making: _expires(making.batches, making.count),
+    "expires": lambda making: _times(making.batches, ColumnId.EXPIRES, making.count),
     "persistent": lambda making: _persistent(making.batches, making.count),
     "body": lambda making: _joined([_bodies(batch, making.is_json) for batch in making.batches]),
+    "stored_body": lambda making: _joined([_stored_bodies(batch) for batch in making.batches]),
+    "deliver_at": lambda making: _times(making.batches, ColumnId.DELIVER_AT, making.count),
     "acknowledged": lambda making: _nulls(_TYPES[ACKNOWLEDGED["acknowledged"]], making.count),
 }
 
@@ -298,10 +300,11 @@ def _moments(numbers_ms: Any) -> Any:
     return pc.multiply(numbers_ms, 1000).cast(MOMENT)
 
 
-def _expires(batches: Sequence[Batch], count: int) -> Any:
-    if not _any_has(batches, ColumnId.EXPIRES):
+def _times(batches: Sequence[Batch], id: ColumnId, count: int) -> Any:
+    """A column of times, of which 0 means none."""
+    if not _any_has(batches, id):
         return _nulls(MOMENT, count)
-    numbers = _numbers(batches, ColumnId.EXPIRES, lambda batch: 0)
+    numbers = _numbers(batches, id, lambda batch: 0)
     return pc.if_else(pc.equal(numbers, 0), pa.scalar(None, MOMENT), _moments(numbers))
 
 
@@ -365,6 +368,15 @@ def _bodies(batch: Batch, is_json: bool) -> Any:
         return pa.array([_shown_body(kind, data) for kind, data in pairs], pa.binary())
     has_none = pc.equal(number_array(kinds, batch.count), int(BodyKind.NONE))
     return pc.if_else(has_none, pa.scalar(None, pa.binary()), body_array(batch))
+
+
+def _stored_bodies(batch: Batch) -> Any:
+    """Maps and lists as they are stored; null for other bodies."""
+    kinds = batch.column(ColumnId.BODY_KIND)
+    if kinds is None:
+        return body_array(batch) if batch.body_kind(0) in COMPOSED else _nulls(pa.binary(), batch.count)
+    pairs = zip(kinds.values, batch.bodies(), strict=True)
+    return pa.array([data if kind in COMPOSED else None for kind, data in pairs], pa.binary())
 
 
 def _shown_body(kind: int, data: bytes) -> bytes | None:

@@ -55,6 +55,7 @@ class Broker:
         self.closed = False
         self.id = "c1"
         self.away: list[AntiphonError] = []  # what the next questions find
+        self.page_rows = 0  # in a page; 0: everything in one
 
     # -- what others do --------------------------------------------------------
 
@@ -211,7 +212,12 @@ class Broker:
             for n in log.numbers({d.id for d in destinations}, start, stop)
             if not (live and n in self.acknowledged)
         )
-        yield RangePage(stop - 1, len(pieces), pieces, tuple(lost))
+        cut = self.page_rows or max(1, len(pieces))
+        pages = [pieces[at : at + cut] for at in range(0, len(pieces), cut)] or [()]
+        for at, some in enumerate(pages):
+            through = stop - 1 if at == len(pages) - 1 else some[-1].first
+            yield RangePage(through, len(some), some, tuple(lost))
+            lost = []
 
     def hold(
         self,

@@ -1,0 +1,75 @@
+"""Calls: the jobs as functions, which applications and the command line call.
+
+Spark and Arrow are loaded when a job runs, so that the rest of the package works without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from antiphon.pipeline.jobs.archiving import ArchiveSummary
+
+LOCAL = "local[*]"
+
+
+def _ignore(done: int, total: int) -> None:
+    return
+
+
+def archive(
+    url: str,
+    destinations: Sequence[str],
+    to: Path | str,
+    *,
+    spark: SparkSession | None = None,
+    master: str = LOCAL,
+    hold: str | None = None,
+    hold_limit_s: float | None = None,
+    dry_run: bool = False,
+    compact: bool = True,
+    user: str | None = None,
+    password_file: str | None = None,
+    timeout_s: float | None = None,
+    progress: Callable[[int, int], None] = _ignore,
+) -> ArchiveSummary:
+    """Write the messages of destinations, by name or pattern, to the archive in a folder, each once.
+
+    What is not archived yet is kept under the name `hold`, from one run to the next, for at most
+    `hold_limit_s` (seven days). With `spark` or an active session the job runs there, else on `master`.
+
+    >>> antiphon.pipeline.archive("antiphon://127.0.0.1:7420", ["topic:orders"], "archive").rows
+    1200
+    """
+    from antiphon.pipeline import connections
+    from antiphon.pipeline.jobs.archiving import HOLD_LIMIT_S, ArchiveSettings, Archiving
+    from antiphon.pipeline.jobs.choosing import connection_options
+    from antiphon.pipeline.jobs.folder import ArchiveFolder
+    from antiphon.pipeline.session import run_tasks, spark_session
+
+    if isinstance(destinations, str):
+        destinations = [destinations]
+    options = connection_options(url, user=user, password_file=password_file, timeout_s=timeout_s)
+    ranges = connections.ranges(options, waits_at_first=False)
+    settings = ArchiveSettings(
+        words=tuple(destinations),
+        hold_name=hold,
+        hold_limit_s=HOLD_LIMIT_S if hold_limit_s is None else hold_limit_s,
+        compacts=compact,
+    )
+    making = partial(Archiving, ranges, options, ArchiveFolder(to), settings, progress=progress)
+    if dry_run:
+        return making(run=_no_tasks).dry_run()
+    # Fails at once if the cluster is not there: Spark takes a while to start.
+    ranges.cluster()
+    with spark_session(master, "antiphon archive", spark) as session:
+        return making(run=partial(run_tasks, session)).archive()
+
+
+def _no_tasks(tasks: Sequence[object], work: object) -> list[object]:
+    raise AssertionError("a dry run has no tasks")

@@ -1,0 +1,65 @@
+"""Choosing: the words of a command become destinations, by name or by pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from antiphon.errors import DestinationError, DestinationUnavailable
+from antiphon.pipeline.options import ConnectionOptions
+
+if TYPE_CHECKING:
+    from antiphon.client.aio.ranges import RangeDestination
+    from antiphon.pipeline.patience import PatientRanges
+
+_WILD = frozenset("*?")
+
+
+def connection_options(
+    url: str, *, user: str | None = None, password_file: str | None = None, timeout_s: float | None = None
+) -> ConnectionOptions:
+    """The address of a cluster, as options of a connection."""
+    from antiphon.pipeline.options import Given
+
+    said = {"servers": url, "user": user, "passwordFile": password_file}
+    if timeout_s is not None:
+        said["timeout"] = f"{timeout_s:g}"
+    return ConnectionOptions.of(Given({name: text for name, text in said.items() if text is not None}))
+
+
+def is_pattern(word: str) -> bool:
+    """Is a word a pattern (`topic:orders.*`) and not a name?"""
+    return bool(_WILD & {*word})
+
+
+def find(
+    ranges: PatientRanges, words: Iterable[str], known: frozenset[str] = frozenset()
+) -> tuple[tuple[RangeDestination, ...], tuple[str, ...]]:
+    """The destinations that are there now, in the order of names; and names in `known` that are not there.
+
+    Any other name of which there is no destination is an error. A pattern may match nothing.
+    """
+    found: dict[str, RangeDestination] = {}
+    gone: list[str] = []
+    for word in dict.fromkeys(words):
+        if is_pattern(word):
+            found |= {one.name: one for one in ranges.destinations(pattern=word)}
+            continue
+        try:
+            (one,) = ranges.destinations([word])
+        except DestinationUnavailable:
+            raise
+        except DestinationError:
+            if word not in known:
+                raise
+            gone.append(word)
+        else:
+            found[one.name] = one
+    return tuple([found[name] for name in sorted(found)]), tuple(gone)
+
+
+def matches(name: str, words: Sequence[str]) -> bool:
+    """Does a name stand among the words, or match one of them?"""
+    from fnmatch import fnmatchcase
+
+    return any(fnmatchcase(name, word) if is_pattern(word) else name == word for word in words)
