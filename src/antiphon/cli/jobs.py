@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from antiphon.cli.options import add_connection_options, duration_option
 from antiphon.cli.progress import Progress
-from antiphon.pipeline.jobs.calls import LOCAL, archive
+from antiphon.pipeline.jobs.calls import LOCAL, archive, audit
 
 if TYPE_CHECKING:
     from antiphon.pipeline.jobs.archiving import ArchiveSummary
+    from antiphon.pipeline.jobs.auditing import AuditSummary
 
 T = TypeVar("T")
 
@@ -23,6 +24,7 @@ DESTINATIONS = "names such as topic:orders, or patterns such as 'topic:orders.*'
 
 def add_jobs(jobs: Any) -> None:
     _add_archive(jobs)
+    _add_audit(jobs)
 
 
 def _add_job(jobs: Any, name: str, help: str) -> argparse.ArgumentParser:
@@ -102,6 +104,58 @@ def _show_archived(summary: ArchiveSummary) -> None:
         print(f"joined {summary.joined_files:,} small files")
     if summary.hold:
         print(f"the hold {summary.hold} keeps what comes next")
+
+
+def _add_audit(jobs: Any) -> None:
+    parser = _add_job(jobs, "audit", "check that an archive has every message once, and nothing else")
+    parser.add_argument("destination", nargs="+", help=DESTINATIONS)
+    parser.add_argument(
+        "--archive", required=True, type=Path, metavar="DIR", help="the folder of the archive"
+    )
+    parser.add_argument(
+        "--offline", action="store_true", help="check the archive's own files, and ask no replica"
+    )
+    _add_master(parser)
+    parser.set_defaults(run=_audit)
+
+
+def _audit(arguments: argparse.Namespace) -> int:
+    with_progress = _Shown("auditing")
+    summary = _ended(
+        lambda: audit(
+            arguments.destination,
+            arguments.archive,
+            None if arguments.offline else arguments.url,
+            master=arguments.master,
+            progress=with_progress,
+        ),
+        with_progress,
+    )
+    if arguments.json:
+        print(json.dumps(summary.as_json(), ensure_ascii=False))
+    else:
+        _show_audited(summary)
+    return 1 if summary.problems else 0
+
+
+def _show_audited(summary: AuditSummary) -> None:
+    for one in summary.destinations:
+        print(
+            f"{one['name']}: {one['rows']:,} messages, numbers {one['from']} to {one['next'] - 1} of channel"
+            f" {one['channel']}; replicas still list {one['compared']:,}"
+        )
+    for problem in summary.problems:
+        place = ""
+        if problem.destination:
+            place = (
+                f"{problem.destination}, numbers {problem.first} to {problem.last} of channel"
+                f" {problem.channel}: "
+            )
+        print(f"antiphon: {problem.what}: {place}{problem.text}", file=sys.stderr)
+    told = f"{len(summary.problems):,} problems" if summary.problems else "every message once"
+    print(f"{summary.rows:,} messages in {summary.files:,} files: {told}")
+    if summary.waiting:
+        print(f"{summary.waiting:,} later messages are not archived yet")
 
 
 class _Shown:

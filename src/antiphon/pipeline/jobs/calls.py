@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from antiphon.pipeline.jobs.archiving import ArchiveSummary
+    from antiphon.pipeline.jobs.auditing import AuditSummary
 
 LOCAL = "local[*]"
 
@@ -52,12 +53,10 @@ def archive(
     from antiphon.pipeline.jobs.folder import ArchiveFolder
     from antiphon.pipeline.session import run_tasks, spark_session
 
-    if isinstance(destinations, str):
-        destinations = [destinations]
     options = connection_options(url, user=user, password_file=password_file, timeout_s=timeout_s)
     ranges = connections.ranges(options, waits_at_first=False)
     settings = ArchiveSettings(
-        words=tuple(destinations),
+        words=_words(destinations),
         hold_name=hold,
         hold_limit_s=HOLD_LIMIT_S if hold_limit_s is None else hold_limit_s,
         compacts=compact,
@@ -69,6 +68,48 @@ def archive(
     ranges.cluster()
     with spark_session(master, "antiphon archive", spark) as session:
         return making(run=partial(run_tasks, session)).archive()
+
+
+def audit(
+    destinations: Sequence[str],
+    archive: Path | str,
+    url: str | None = None,
+    *,
+    spark: SparkSession | None = None,
+    master: str = LOCAL,
+    user: str | None = None,
+    password_file: str | None = None,
+    timeout_s: float | None = None,
+    progress: Callable[[int, int], None] = _ignore,
+) -> AuditSummary:
+    """Check that an archive has every message of destinations once, and nothing else.
+
+    With the `url` of the cluster the archive is compared with what the replicas still list, too. All is well
+    if the summary has no `problems`.
+
+    >>> antiphon.pipeline.audit(["topic:orders"], "archive", "antiphon://127.0.0.1:7420").problems
+    []
+    """
+    from antiphon.pipeline import connections
+    from antiphon.pipeline.jobs.auditing import Auditing
+    from antiphon.pipeline.jobs.choosing import connection_options
+    from antiphon.pipeline.jobs.folder import ArchiveFolder
+    from antiphon.pipeline.session import run_tasks, spark_session
+
+    folder = ArchiveFolder(archive)
+    folder.require()
+    ranges = options = None
+    if url is not None:
+        options = connection_options(url, user=user, password_file=password_file, timeout_s=timeout_s)
+        ranges = connections.ranges(options, waits_at_first=False)
+        ranges.cluster()
+    with spark_session(master, "antiphon audit", spark) as session:
+        run = partial(run_tasks, session)
+        return Auditing(folder, _words(destinations), run, ranges, options, progress=progress).audit()
+
+
+def _words(destinations: Sequence[str]) -> tuple[str, ...]:
+    return (destinations,) if isinstance(destinations, str) else tuple(destinations)
 
 
 def _no_tasks(tasks: Sequence[object], work: object) -> list[object]:
