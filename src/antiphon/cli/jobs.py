@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from antiphon.cli.options import add_connection_options, duration_option
 from antiphon.cli.progress import Progress
-from antiphon.pipeline.jobs.calls import LOCAL, archive, audit
+from antiphon.errors import InvalidOption
+from antiphon.pipeline.jobs.calls import LOCAL, archive, audit, replay
 
 if TYPE_CHECKING:
     from antiphon.pipeline.jobs.archiving import ArchiveSummary
     from antiphon.pipeline.jobs.auditing import AuditSummary
+    from antiphon.pipeline.jobs.replaying import ReplaySummary
 
 T = TypeVar("T")
 
@@ -25,6 +27,7 @@ DESTINATIONS = "names such as topic:orders, or patterns such as 'topic:orders.*'
 def add_jobs(jobs: Any) -> None:
     _add_archive(jobs)
     _add_audit(jobs)
+    _add_replay(jobs)
 
 
 def _add_job(jobs: Any, name: str, help: str) -> argparse.ArgumentParser:
@@ -156,6 +159,103 @@ def _show_audited(summary: AuditSummary) -> None:
     print(f"{summary.rows:,} messages in {summary.files:,} files: {told}")
     if summary.waiting:
         print(f"{summary.waiting:,} later messages are not archived yet")
+
+
+def _add_replay(jobs: Any) -> None:
+    parser = _add_job(jobs, "replay", "send the messages of an archive to a destination, each once")
+    parser.add_argument("destination", help="where the messages go")
+    parser.add_argument(
+        "--from", required=True, type=Path, metavar="DIR", dest="archive", help="the folder of the archive"
+    )
+    parser.add_argument(
+        "--source", action="append", metavar="DEST", help="only what was archived of it; a name or a pattern"
+    )
+    parser.add_argument(
+        "--where", metavar="SQL", help="only messages that match, by the columns of the archive"
+    )
+    parser.add_argument(
+        "--range",
+        type=_numbers,
+        metavar="[CHANNEL:]FIRST-LAST",
+        help="only these numbers, of all channels or of one",
+    )
+    parser.add_argument(
+        "--since", type=_moment("--since"), metavar="TIME", help="only messages sent since then"
+    )
+    parser.add_argument("--until", type=_moment("--until"), metavar="TIME", help="only what was sent before")
+    parser.add_argument("--rate", type=float, metavar="N", help="messages per second at most")
+    parser.add_argument(
+        "--name", help="of this replay, by which it goes on; without one its other words are its name"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say how much there is, and send nothing")
+    _add_master(parser)
+    parser.set_defaults(run=_replay)
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    with_progress = _Shown("replaying")
+    summary = _ended(
+        lambda: replay(
+            arguments.url,
+            arguments.destination,
+            arguments.archive,
+            sources=arguments.source or ("*",),
+            where=arguments.where,
+            numbers=arguments.range,
+            since_ms=arguments.since,
+            until_ms=arguments.until,
+            rate=arguments.rate,
+            name=arguments.name,
+            dry_run=arguments.dry_run,
+            master=arguments.master,
+            progress=with_progress,
+        ),
+        with_progress,
+    )
+    if arguments.json:
+        print(json.dumps(summary.as_json(), ensure_ascii=False))
+    else:
+        _show_replayed(summary)
+    return 0
+
+
+def _show_replayed(summary: ReplaySummary) -> None:
+    if summary.dry_run:
+        print(
+            f"would replay at most {summary.planned:,} messages of {', '.join(summary.sources)} in"
+            f" {summary.chunks - summary.done_before:,} of {summary.chunks:,} chunks,"
+            f" {summary.bytes:,} bytes of files"
+        )
+        return
+    if summary.done_before == summary.chunks:
+        print(f"the replay {summary.name} was done before; --name NAME makes another one")
+        return
+    if summary.done_before:
+        print(f"went on behind {summary.done_before:,} chunks that were sent before")
+    print(f"replayed {summary.rows:,} messages to {summary.destination}; the replay's name is {summary.name}")
+
+
+def _numbers(text: str) -> tuple[int, int] | tuple[int, int, str]:
+    """`FIRST-LAST` or `CHANNEL:FIRST-LAST`."""
+    channel, _, numbers = text.rpartition(":")
+    first, dash, last = numbers.partition("-")
+    if not (dash and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no range of numbers such as 100-199 or a:100-199")
+    return (int(first), int(last), channel) if channel else (int(first), int(last))
+
+
+def _moment(option: str) -> Callable[[str], int]:
+    """Reads a time in ms since 1970, or a date and time."""
+
+    def moment(text: str) -> int:
+        from antiphon.pipeline.options import parse_moment
+
+        try:
+            return parse_moment(text, option)
+        except InvalidOption as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return moment
 
 
 class _Shown:

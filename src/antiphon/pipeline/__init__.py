@@ -5,10 +5,10 @@
 Spark's names stay here: `latestOffset` is called so in `source.py` and nowhere else. Spark, or `antiphon
 pipeline`, imports this package on demand.
 
-Applications call `decode_body` on the columns `body` and `body_kind`, and the jobs: `archive`, `audit`.
+Applications call `decode_body` on the columns `body` and `body_kind`, and the jobs (`jobs.calls`).
 """
 
 from antiphon.pipeline.bodies import decode_body
-from antiphon.pipeline.jobs.calls import archive, audit
+from antiphon.pipeline.jobs.calls import archive, audit, replay
 
-__all__ = ["archive", "audit", "decode_body"]
+__all__ = ["archive", "audit", "decode_body", "replay"]

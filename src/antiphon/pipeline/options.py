@@ -423,8 +423,11 @@ def _offset(name: str, text: str, words: str) -> Offset:
 def _moment(given: Given, name: str) -> int | None:
     """A time in ms since 1970; None if it was not given."""
     text = given.text(name)
-    if text is None:
-        return None
+    return None if text is None else parse_moment(text, name)
+
+
+def parse_moment(text: str, name: str) -> int:
+    """A time in ms since 1970, given as such a number or as a date and time."""
     if text.isascii() and text.isdecimal() and len(text) < 16:
         return int(text)
     try:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from antiphon.pipeline.jobs.archiving import ArchiveSummary
     from antiphon.pipeline.jobs.auditing import AuditSummary
+    from antiphon.pipeline.jobs.replaying import ReplaySummary
 
 LOCAL = "local[*]"
 
@@ -108,9 +109,65 @@ def audit(
         return Auditing(folder, _words(destinations), run, ranges, options, progress=progress).audit()
 
 
+def replay(
+    url: str,
+    destination: str,
+    archive: Path | str,
+    *,
+    sources: Sequence[str] = ("*",),
+    where: str | None = None,
+    numbers: tuple[int, int] | tuple[int, int, str] | None = None,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+    rate: float | None = None,
+    name: str | None = None,
+    dry_run: bool = False,
+    spark: SparkSession | None = None,
+    master: str = LOCAL,
+    user: str | None = None,
+    password_file: str | None = None,
+    timeout_s: float | None = None,
+    progress: Callable[[int, int], None] = _ignore,
+) -> ReplaySummary:
+    """Send the messages of an archive to a destination, each once.
+
+    `numbers` are the first and the last one, of all channels or of one; `since_ms` and `until_ms` go by the
+    time at which a message was sent. A replay has a name, by default made of what it replays: called again
+    under its name it goes on where it was, and does nothing if it was done.
+
+    >>> antiphon.pipeline.replay("antiphon://127.0.0.1:7420", "topic:again", "archive").rows
+    17
+    """
+    from antiphon.pipeline import connections
+    from antiphon.pipeline.jobs.choosing import connection_options
+    from antiphon.pipeline.jobs.folder import ArchiveFolder
+    from antiphon.pipeline.jobs.replay_work import replay_work
+    from antiphon.pipeline.jobs.replaying import NumberRange, Replaying, ReplaySettings, ReplayWork
+    from antiphon.pipeline.session import spark_session
+
+    options = connection_options(url, user=user, password_file=password_file, timeout_s=timeout_s)
+    ranges = connections.ranges(options, waits_at_first=False)
+    folder = ArchiveFolder(archive)
+    folder.require()
+    settings = ReplaySettings(
+        destination=destination,
+        words=_words(sources),
+        where=where,
+        numbers=None if numbers is None else NumberRange(*numbers),
+        since_ms=since_ms,
+        until_ms=until_ms,
+    )
+    making = partial(Replaying, folder, settings, ranges, name=name, rate=rate, progress=progress)
+    if dry_run:
+        return making(ReplayWork(_no_tasks, _no_tasks)).dry_run()
+    ranges.cluster()
+    with spark_session(master, "antiphon replay", spark) as session:
+        return making(replay_work(session, folder, settings, options)).replay()
+
+
 def _words(destinations: Sequence[str]) -> tuple[str, ...]:
     return (destinations,) if isinstance(destinations, str) else tuple(destinations)
 
 
-def _no_tasks(tasks: Sequence[object], work: object) -> list[object]:
+def _no_tasks(*_: object) -> Any:
     raise AssertionError("a dry run has no tasks")
