@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +25,17 @@ def descendants(pid: int) -> list[int]:
         found += some
         looked_at += some
     return found
+
+
+def kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all that it has started, as the loss of its computer would."""
+    everybody = [process.pid, *descendants(process.pid)]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        # Stopped first, so that none of them starts another one meanwhile.
+        for pid in everybody:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+    process.wait(timeout=30)
 
 
 def command_of(pid: int) -> str:

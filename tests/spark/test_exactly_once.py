@@ -32,7 +32,7 @@ import antiphon
 from tests.bus_members import has_multicast
 from tests.cluster_processes import ClusterProcess
 from tests.spark.conftest import SOURCES, spark_environment, spark_settings
-from tests.spark.process_tree import descendants, ports_talked_to, python_workers
+from tests.spark.process_tree import descendants, kill_tree, ports_talked_to, python_workers
 from tests.spark.standalone import Standalone
 
 SEED: Final = int(os.environ.get("ANTIPHON_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -96,15 +96,7 @@ class Driver:
         if self.process.poll() is not None:
             self.close()
             return
-        everybody = [self.process.pid, *descendants(self.process.pid)]
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            # Stopped first, so that nobody starts another one meanwhile.
-            for pid in everybody:
-                try:
-                    os.kill(pid, number)
-                except ProcessLookupError:
-                    pass
-        self.process.wait(timeout=30)
+        kill_tree(self.process)
         self.close()
 
     def close(self) -> None:

@@ -48,9 +48,9 @@ def read_span(
 def read_pages(
     ranges: PatientRanges, span: TaskSpan, wanted: Chosen
 ) -> Iterator[tuple[RangePage, list[pyarrow.RecordBatch]]]:
-    """The same page by page, for a reader that notes what each page had."""
+    """The same page by page, for a reader that notes what each page had, and what was lost in it."""
     names = {destination.id: destination.name for destination in span.destinations}
-    for page in _pages(ranges, span, names):
+    for page in _pages(ranges, span):
         yield page, list(record_batches(span.channel, _pieces(page, names, EVERYTHING), wanted))
 
 
@@ -58,7 +58,7 @@ def _record_batches(
     ranges: PatientRanges, span: TaskSpan, wanted: Chosen, narrowed: Narrowed
 ) -> Iterator[pyarrow.RecordBatch]:
     names = {destination.id: destination.name for destination in span.destinations}
-    pages = _pages(ranges, span, names)
+    pages = _told_pages(ranges, span, names)
     if not span.has_acks:
         # The rows of small pages are gathered.
         pieces = (piece for page in pages for piece in _pieces(page, names, narrowed))
@@ -76,8 +76,8 @@ def _record_batches(
             yield acknowledgements(span.channel, said, wanted.names)
 
 
-def _pages(ranges: PatientRanges, span: TaskSpan, names: dict[int, str]) -> Iterator[RangePage]:
-    for page in ranges.read(
+def _pages(ranges: PatientRanges, span: TaskSpan) -> Iterator[RangePage]:
+    return ranges.read(
         span.channel,
         span.start,
         span.stop,
@@ -86,7 +86,12 @@ def _pages(ranges: PatientRanges, span: TaskSpan, names: dict[int, str]) -> Iter
         acks=span.has_acks,
         live=span.is_live,
         page_bytes=PAGE_BYTES,
-    ):
+    )
+
+
+def _told_pages(ranges: PatientRanges, span: TaskSpan, names: dict[int, str]) -> Iterator[RangePage]:
+    """The pages, with a warning of what is missing in them."""
+    for page in _pages(ranges, span):
         for id, first, last in page.lost:
             log.warning(loss_text(names[id], span.channel, first, last))
         yield page
