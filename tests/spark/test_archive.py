@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 import antiphon.blocking
 from antiphon.errors import ArchiveDamaged, ArchiveError
 from antiphon.message import Message
-from antiphon.pipeline import archive, audit, replay
+from antiphon.pipeline import archive, archive_files, audit, replay
 from antiphon.values import Float32, Int8, Int16
 from tests.processes import Server
 
@@ -37,7 +37,7 @@ def test_an_archive_has_every_message_once_over_two_runs(
             receipts = producer.send_many([f"{number}" for number in range(first, first + 500)])
             numbers += [receipt.sequence for receipt in receipts]
         assert archive(server.url, [topic], tmp_path / "archive", spark=spark).rows == 500
-    frame = spark.read.parquet(str(next((tmp_path / "archive").glob("destination=*"))))
+    frame = spark.read.parquet(*archive_files(tmp_path / "archive", [topic]))
     rows = frame.orderBy("sequence").select("sequence", "body", "body_kind").collect()
     assert [row.sequence for row in rows] == numbers
     assert [row.body.decode() for row in rows] == [f"{number}" for number in range(1000)]

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from antiphon.cli.options import add_connection_options, duration_option
+from antiphon.cli.options import add_connection_options, duration_option, not_negative
 from antiphon.cli.progress import Progress
-from antiphon.errors import InvalidOption
-from antiphon.pipeline.jobs.calls import LOCAL, archive, audit, replay
+from antiphon.errors import InvalidOption, LocalError
+from antiphon.pipeline.jobs.calls import LOCAL, archive, audit, lag, replay
 
 if TYPE_CHECKING:
     from antiphon.pipeline.jobs.archiving import ArchiveSummary
@@ -28,6 +28,7 @@ def add_jobs(jobs: Any) -> None:
     _add_archive(jobs)
     _add_audit(jobs)
     _add_replay(jobs)
+    _add_lag(jobs)
 
 
 def _add_job(jobs: Any, name: str, help: str) -> argparse.ArgumentParser:
@@ -95,14 +96,14 @@ def _show_archived(summary: ArchiveSummary) -> None:
     for one in summary.destinations:
         if one["rows"]:
             print(
-                f"{one['name']}: {one['rows']:,} messages, numbers {one['from']} to {one['next'] - 1}"
+                f"{one['name']}: {_many(one['rows'], 'message')}, numbers {one['from']} to {one['next'] - 1}"
                 f" of channel {one['channel']}"
             )
-    many = f"{summary.rows:,} messages of {len(summary.destinations):,} destinations"
+    many = f"{_many(summary.rows, 'message')} of {_many(len(summary.destinations), 'destination')}"
     if summary.dry_run:
         print(f"would archive {many}, {summary.bytes:,} bytes")
         return
-    print(f"archived {many} in {summary.files:,} files of {summary.file_bytes:,} bytes")
+    print(f"archived {many} in {_many(summary.files, 'file')} of {summary.file_bytes:,} bytes")
     if summary.joined_files:
         print(f"joined {summary.joined_files:,} small files")
     if summary.hold:
@@ -143,9 +144,12 @@ def _audit(arguments: argparse.Namespace) -> int:
 
 def _show_audited(summary: AuditSummary) -> None:
     for one in summary.destinations:
+        listed = f"replicas still list {one['compared']:,}"
+        if not one["exists"]:
+            listed = "not compared with replicas"
         print(
-            f"{one['name']}: {one['rows']:,} messages, numbers {one['from']} to {one['next'] - 1} of channel"
-            f" {one['channel']}; replicas still list {one['compared']:,}"
+            f"{one['name']}: {_many(one['rows'], 'message')}, numbers {one['from']} to {one['next'] - 1} of"
+            f" channel {one['channel']}; {listed}"
         )
     for problem in summary.problems:
         place = ""
@@ -155,10 +159,10 @@ def _show_audited(summary: AuditSummary) -> None:
                 f" {problem.channel}: "
             )
         print(f"antiphon: {problem.what}: {place}{problem.text}", file=sys.stderr)
-    told = f"{len(summary.problems):,} problems" if summary.problems else "every message once"
-    print(f"{summary.rows:,} messages in {summary.files:,} files: {told}")
+    told = _many(len(summary.problems), "problem") if summary.problems else "every message once"
+    print(f"{_many(summary.rows, 'message')} in {_many(summary.files, 'file')}: {told}")
     if summary.waiting:
-        print(f"{summary.waiting:,} later messages are not archived yet")
+        print(f"{_many(summary.waiting, 'later message')} not archived yet")
 
 
 def _add_replay(jobs: Any) -> None:
@@ -232,7 +236,8 @@ def _show_replayed(summary: ReplaySummary) -> None:
         return
     if summary.done_before:
         print(f"went on behind {summary.done_before:,} chunks that were sent before")
-    print(f"replayed {summary.rows:,} messages to {summary.destination}; the replay's name is {summary.name}")
+    many = _many(summary.rows, "message")
+    print(f"replayed {many} to {summary.destination}; the replay's name is {summary.name}")
 
 
 def _numbers(text: str) -> tuple[int, int] | tuple[int, int, str]:
@@ -256,6 +261,47 @@ def _moment(option: str) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return moment
+
+
+def _add_lag(jobs: Any) -> None:
+    parser = _add_job(jobs, "lag", "say how far readers are behind; exit code 1 beyond a limit")
+    parser.add_argument("name", nargs="*", help="of a hold or a subscription; all, if none is named")
+    parser.add_argument(
+        "--checkpoint", type=Path, action="append", default=[], metavar="DIR", help="of a query on Spark"
+    )
+    parser.add_argument("--max-rows", type=not_negative, metavar="N", help="more messages are an alarm")
+    parser.add_argument("--max-bytes", type=not_negative, metavar="N", help="more bytes are an alarm")
+    parser.add_argument(
+        "--max-age", type=duration_option, metavar="TIME", help="an older message is an alarm"
+    )
+    parser.add_argument("--prometheus", action="store_true", help="print Prometheus' text format")
+    parser.set_defaults(run=_lag)
+
+
+def _lag(arguments: argparse.Namespace) -> int:
+    from antiphon.pipeline.jobs.lagging import LagLimits, prometheus_text
+
+    if arguments.json and arguments.prometheus:
+        raise LocalError("print JSON or Prometheus' text, not both")
+    shown = _Shown("asking")
+    lags = _ended(lambda: lag(arguments.url, arguments.name, checkpoints=arguments.checkpoint), shown)
+    if arguments.json:
+        print(json.dumps([one.as_json() for one in lags], ensure_ascii=False))
+    elif arguments.prometheus:
+        print(prometheus_text(lags), end="")
+    else:
+        for one in lags:
+            size = "" if one.bytes is None else f", {one.bytes:,} bytes"
+            age = "" if one.seconds is None else f", the oldest {one.seconds:,.0f} s old" if one.rows else ""
+            print(f"{one.kind} {one.name} on channel {one.channel}: {_many(one.rows, 'message')}{size}{age}")
+    alarms = LagLimits(arguments.max_rows, arguments.max_bytes, arguments.max_age).alarms(lags)
+    for text in alarms:
+        print(f"antiphon: {text}", file=sys.stderr)
+    return 1 if alarms else 0
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 class _Shown:

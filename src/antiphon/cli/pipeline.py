@@ -1,7 +1,8 @@
 """`antiphon pipeline`: the jobs of the data pipeline on Spark.
 
 `archive` writes the messages of destinations to Parquet files, `audit` checks that each is there once, and
-`replay` sends them to another destination. docs/operating/archives.md has more.
+`replay` sends them to another destination. docs/operating/archives.md has more. `lag` says how far readers
+are behind; docs/operating/lag.md has more.
 
 `source-check` connects, and shows what a query would find: destinations, where their channels begin and end,
 the holds, the lag of a checkpoint, and a few messages. With --master the messages go through Spark. The exit

@@ -9,6 +9,6 @@ Applications call `decode_body` on the columns `body` and `body_kind`, and the j
 """
 
 from antiphon.pipeline.bodies import decode_body
-from antiphon.pipeline.jobs.calls import archive, audit, replay
+from antiphon.pipeline.jobs.calls import archive, archive_files, audit, lag, replay
 
-__all__ = ["archive", "audit", "decode_body", "replay"]
+__all__ = ["archive", "archive_files", "audit", "decode_body", "lag", "replay"]

@@ -62,7 +62,7 @@ def check(
     # A check does not wait.
     ranges = connections.ranges(replace(options.connection, timeout_s=0.0))
     subscribed = Subscribed(ranges, options.choice, has_acks=options.has_acks)
-    start = Offset() if checkpoint is None else _checkpoint_offset(checkpoint)
+    start = Offset() if checkpoint is None else checkpoint_offset(checkpoint)
     heads = subscribed.heads(start.channels)
     _tell_heads(report, subscribed, heads)
     names = {destination.name for destination in subscribed.destinations}
@@ -121,7 +121,7 @@ def _tell_heads(report: CheckReport, subscribed: Subscribed, heads: Mapping[str,
             report.destinations.append({"name": name, "channel": channel, **one._asdict()})
 
 
-def _checkpoint_offset(folder: Path) -> Offset:
+def checkpoint_offset(folder: Path) -> Offset:
     """The offset of a query: the end of the last batch that it began."""
     offsets = folder / "offsets"
     try:

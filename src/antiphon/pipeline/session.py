@@ -62,13 +62,54 @@ def spark_session(master: str, name: str, given: SparkSession | None = None) -> 
         }
         builder = SparkSession.Builder().master(master).appName(name)
         try:
-            session = builder.config(map=settings).getOrCreate()
+            with _stderr_to(Path(folder, "java.log")):
+                session = builder.config(map=settings).getOrCreate()
         except Exception as error:
             raise LocalError(f"Spark did not start on {master}: {last_sentence(error)}") from None
         try:
             yield session
         finally:
             session.stop()
+
+
+@contextmanager
+def _stderr_to(place: Path) -> Iterator[None]:
+    """Processes that are started in this block write their errors to a file: Java has its own to say at every
+    start, and errors of jobs are raised, with their sentences."""
+    sys.stderr.flush()
+    own = os.dup(2)
+    try:
+        with place.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(own, 2)
+        os.close(own)
+
+
+class JobSession:
+    """The session of a job that starts Spark when it has work for it, and not before."""
+
+    def __init__(self, master: str, name: str, given: SparkSession | None = None) -> None:
+        self._making = spark_session(master, name, given)
+        self._opened: SparkSession | None = None
+
+    @property
+    def spark(self) -> SparkSession:
+        if self._opened is None:
+            self._opened = self._making.__enter__()
+        return self._opened
+
+    def run(self, tasks: Sequence[T], work: Callable[[T], R]) -> list[R]:
+        """What `work` makes of each task, in their order."""
+        return run_tasks(self.spark, tasks, work) if tasks else []
+
+    def __enter__(self) -> JobSession:
+        return self
+
+    def __exit__(self, *how: Any) -> None:
+        if self._opened is not None:
+            self._making.__exit__(*how)
 
 
 def run_tasks(session: SparkSession, tasks: Sequence[T], work: Callable[[T], R]) -> list[R]:

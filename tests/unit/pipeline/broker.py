@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from antiphon.batch import Batch
+from antiphon.client.aio.holds import HoldReport
 from antiphon.client.aio.ranges import (
     Bound,
     ChannelHead,
@@ -55,6 +56,7 @@ class Broker:
         self.closed = False
         self.id = "c1"
         self.away: list[AntiphonError] = []  # what the next questions find
+        self.reports: list[HoldReport] = []
         self.page_rows = 0  # in a page; 0: everything in one
 
     # -- what others do --------------------------------------------------------
@@ -218,6 +220,10 @@ class Broker:
             through = stop - 1 if at == len(pages) - 1 else some[-1].first
             yield RangePage(through, len(some), some, tuple(lost))
             lost = []
+
+    def holds(self) -> tuple[HoldReport, ...]:
+        self.asked.append("holds")
+        return tuple(self.reports)
 
     def hold(
         self,

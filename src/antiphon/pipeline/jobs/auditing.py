@@ -331,14 +331,14 @@ class _Archived:
         return table
 
     def _check_order(self, table: pa.Table) -> None:
-        """AUD3: by the producer and the number in the ids of messages."""
+        """AUD3: by the producer and the number in the ids of messages. Staged ones have 64 bits."""
         if not table.num_rows:
             return
         parts = pc.extract_regex(table["message_id"].combine_chunks(), _ID)
         numbered = pa.table(
             {
                 "producer": parts.field("producer"),
-                "number": parts.field("number").cast(pa.int64()),
+                "number": parts.field("number").cast(pa.uint64()),
                 "sequence": table["sequence"],
             }
         ).sort_by([("producer", "ascending"), ("sequence", "ascending")])

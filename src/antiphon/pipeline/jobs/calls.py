@@ -6,15 +6,15 @@ Spark and Arrow are loaded when a job runs, so that the rest of the package work
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from antiphon.pipeline.jobs.archiving import ArchiveSummary
     from antiphon.pipeline.jobs.auditing import AuditSummary
+    from antiphon.pipeline.jobs.lagging import ReaderLag
     from antiphon.pipeline.jobs.replaying import ReplaySummary
 
 LOCAL = "local[*]"
@@ -52,7 +52,7 @@ def archive(
     from antiphon.pipeline.jobs.archiving import HOLD_LIMIT_S, ArchiveSettings, Archiving
     from antiphon.pipeline.jobs.choosing import connection_options
     from antiphon.pipeline.jobs.folder import ArchiveFolder
-    from antiphon.pipeline.session import run_tasks, spark_session
+    from antiphon.pipeline.session import JobSession
 
     options = connection_options(url, user=user, password_file=password_file, timeout_s=timeout_s)
     ranges = connections.ranges(options, waits_at_first=False)
@@ -62,13 +62,29 @@ def archive(
         hold_limit_s=HOLD_LIMIT_S if hold_limit_s is None else hold_limit_s,
         compacts=compact,
     )
-    making = partial(Archiving, ranges, options, ArchiveFolder(to), settings, progress=progress)
-    if dry_run:
-        return making(run=_no_tasks).dry_run()
-    # Fails at once if the cluster is not there: Spark takes a while to start.
-    ranges.cluster()
-    with spark_session(master, "antiphon archive", spark) as session:
-        return making(run=partial(run_tasks, session)).archive()
+    folder = ArchiveFolder(to)
+    with JobSession(master, "antiphon archive", spark) as session:
+        job = Archiving(ranges, options, folder, settings, session.run, progress=progress)
+        return job.dry_run() if dry_run else job.archive()
+
+
+def archive_files(archive: Path | str, sources: Sequence[str] = ("*",)) -> list[str]:
+    """The files of an archive, of sources by name or pattern, for a reader of Parquet.
+
+    >>> spark.read.parquet(*antiphon.pipeline.archive_files("archive", ["topic:orders"])).count()
+    1200
+    """
+    from antiphon.pipeline.jobs.choosing import matches
+    from antiphon.pipeline.jobs.folder import ArchiveFolder
+
+    folder, words = ArchiveFolder(archive), _words(sources)
+    folder.require()
+    return [
+        str(folder.place_of(file.path))
+        for source, files in folder.state().files.items()
+        for file in files
+        if file.path and matches(source.name, words)
+    ]
 
 
 def audit(
@@ -95,18 +111,16 @@ def audit(
     from antiphon.pipeline.jobs.auditing import Auditing
     from antiphon.pipeline.jobs.choosing import connection_options
     from antiphon.pipeline.jobs.folder import ArchiveFolder
-    from antiphon.pipeline.session import run_tasks, spark_session
+    from antiphon.pipeline.session import JobSession
 
     folder = ArchiveFolder(archive)
-    folder.require()
     ranges = options = None
     if url is not None:
         options = connection_options(url, user=user, password_file=password_file, timeout_s=timeout_s)
         ranges = connections.ranges(options, waits_at_first=False)
-        ranges.cluster()
-    with spark_session(master, "antiphon audit", spark) as session:
-        run = partial(run_tasks, session)
-        return Auditing(folder, _words(destinations), run, ranges, options, progress=progress).audit()
+    with JobSession(master, "antiphon audit", spark) as session:
+        words = _words(destinations)
+        return Auditing(folder, words, session.run, ranges, options, progress=progress).audit()
 
 
 def replay(
@@ -142,13 +156,12 @@ def replay(
     from antiphon.pipeline.jobs.choosing import connection_options
     from antiphon.pipeline.jobs.folder import ArchiveFolder
     from antiphon.pipeline.jobs.replay_work import replay_work
-    from antiphon.pipeline.jobs.replaying import NumberRange, Replaying, ReplaySettings, ReplayWork
-    from antiphon.pipeline.session import spark_session
+    from antiphon.pipeline.jobs.replaying import NumberRange, Replaying, ReplaySettings
+    from antiphon.pipeline.session import JobSession
 
     options = connection_options(url, user=user, password_file=password_file, timeout_s=timeout_s)
     ranges = connections.ranges(options, waits_at_first=False)
     folder = ArchiveFolder(archive)
-    folder.require()
     settings = ReplaySettings(
         destination=destination,
         words=_words(sources),
@@ -157,17 +170,37 @@ def replay(
         since_ms=since_ms,
         until_ms=until_ms,
     )
-    making = partial(Replaying, folder, settings, ranges, name=name, rate=rate, progress=progress)
-    if dry_run:
-        return making(ReplayWork(_no_tasks, _no_tasks)).dry_run()
-    ranges.cluster()
-    with spark_session(master, "antiphon replay", spark) as session:
-        return making(replay_work(session, folder, settings, options)).replay()
+    with JobSession(master, "antiphon replay", spark) as session:
+        work = replay_work(session, folder, settings, options)
+        job = Replaying(folder, settings, ranges, work, name=name, rate=rate, progress=progress)
+        return job.dry_run() if dry_run else job.replay()
+
+
+def lag(
+    url: str,
+    names: Sequence[str] = (),
+    *,
+    checkpoints: Sequence[Path | str] = (),
+    user: str | None = None,
+    password_file: str | None = None,
+    timeout_s: float | None = None,
+) -> list[ReaderLag]:
+    """How far readers are behind: holds and subscriptions by name, queries by their checkpoints, or all.
+
+    >>> [(one.name, one.rows) for one in antiphon.pipeline.lag("antiphon://127.0.0.1:7420")]
+    [('nightly', 120)]
+    """
+    from antiphon.pipeline import connections
+    from antiphon.pipeline.jobs.choosing import connection_options
+    from antiphon.pipeline.jobs.lagging import Lagging
+
+    options = connection_options(url, user=user, password_file=password_file, timeout_s=timeout_s)
+    lagging = Lagging(
+        connections.ranges(options, waits_at_first=False),
+        lambda: connections.connection(options).admin().destinations(),
+    )
+    return lagging.lags(_words(names), [Path(folder) for folder in checkpoints])
 
 
 def _words(destinations: Sequence[str]) -> tuple[str, ...]:
     return (destinations,) if isinstance(destinations, str) else tuple(destinations)
-
-
-def _no_tasks(*_: object) -> Any:
-    raise AssertionError("a dry run has no tasks")

@@ -20,20 +20,23 @@ from antiphon.pipeline.jobs.replaying import (
     wanted_rows,
 )
 from antiphon.pipeline.options import ConnectionOptions
-from antiphon.pipeline.session import deliberate_errors, last_sentence, run_tasks
+from antiphon.pipeline.session import JobSession, deliberate_errors, last_sentence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def replay_work(
-    session: SparkSession, folder: ArchiveFolder, settings: ReplaySettings, connection: ConnectionOptions
+    session: JobSession, folder: ArchiveFolder, settings: ReplaySettings, connection: ConnectionOptions
 ) -> ReplayWork:
     """Check files and send chunks in this session."""
-    _check_condition(session, settings)
+
+    def begin() -> None:
+        if settings.where is not None:
+            _check_condition(session.spark, settings.where)
 
     def check(files: Sequence[ArchiveFile]) -> None:
-        run_tasks(session, files, partial(_check_file, folder))
+        session.run(files, partial(_check_file, folder))
 
     def send(files: Sequence[ArchiveFile], chunk: Chunk, application: str, version: int) -> int:
         from pyspark.sql import Observation
@@ -41,9 +44,10 @@ def replay_work(
 
         if not files:
             return 0
+        spark = session.spark
         paths = [str(folder.place_of(file.path)) for file in files]
-        frame = wanted_rows(session.read.schema(archive_schema()).parquet(*paths), settings, chunk)
-        parts = min(-(-chunk.rows // PARTITION_ROWS), session.sparkContext.defaultParallelism)
+        frame = wanted_rows(spark.read.schema(archive_schema()).parquet(*paths), settings, chunk)
+        parts = min(-(-chunk.rows // PARTITION_ROWS), spark.sparkContext.defaultParallelism)
         rows = outgoing_rows(frame)
         rows = rows.repartitionByRange(parts, "sequence") if parts > 1 else rows.coalesce(1)
         counted = Observation()
@@ -58,18 +62,19 @@ def replay_work(
             )
         return int(counted.get["rows"])
 
-    return ReplayWork(check, send)
+    return ReplayWork(begin, check, send)
 
 
 def _check_file(folder: ArchiveFolder, file: ArchiveFile) -> None:
     folder.kept(file)
 
 
-def _check_condition(session: SparkSession, settings: ReplaySettings) -> None:
+def _check_condition(spark: SparkSession, where: str) -> None:
     """A condition that Spark does not understand is refused before anything is planned."""
-    if settings.where is not None:
-        frame = session.createDataFrame([], archive_schema())
-        try:
-            frame.where(settings.where).schema  # noqa: B018  (Spark looks at it now)
-        except Exception as error:
-            raise LocalError(f"where {settings.where!r} is no condition: {last_sentence(error)}") from None
+    try:
+        # Spark looks at it when it is asked for the columns.
+        assert spark.createDataFrame([], archive_schema()).where(where).columns
+    except AssertionError:
+        raise
+    except Exception as error:
+        raise LocalError(f"where {where!r} is no condition: {last_sentence(error)}") from None

@@ -144,6 +144,8 @@ class ReplaySummary:
 class ReplayWork(NamedTuple):
     """What Spark does for a replay."""
 
+    begin: Callable[[], None]
+    """Raises if the settings are not such as Spark understands."""
     check: Callable[[Sequence[ArchiveFile]], None]
     """Raises ArchiveDamaged unless files are as they were written (RPY4)."""
     send: Callable[[Sequence[ArchiveFile], Chunk, str, int], int]
@@ -200,9 +202,11 @@ class Replaying:
         began_s, summary = self._now_s(), self._summary
         self._folder.require()
         state = self._folder.state()
+        self._sources(state)
         self._refuse_own(state)
         plan = self._known_plan()
         if plan is None:
+            self._work.begin()
             create(self._notes / "plan.json", self._new_plan(state).encode())
             # Another run may have been quicker.
             plan = self._known_plan()

@@ -223,6 +223,20 @@ def test_order_is_looked_at_over_pages_and_files(archive: Archive, broker: Broke
     assert told(audit(archive, offline=True)) == [("order", second.start, second.stop - 1)]
 
 
+def test_ids_of_staged_messages_have_numbers_of_64_bits(archive: Archive, broker: Broker) -> None:
+    broker.create("topic:x")
+    broker.publish("topic:x", 8)
+    archive.archive("topic:x")
+
+    def stage(table: pa.Table) -> pa.Table:
+        ids = [f"ID:{7:032x}-{(1 << 63) + at}@a" for at in range(table.num_rows)]
+        place = table.schema.get_field_index("message_id")
+        return table.set_column(place, table.schema.field(place), pa.array(ids, pa.string()))
+
+    forge(archive, stage, is_thorough=True)
+    assert audit(archive, offline=True).problems == []
+
+
 def test_what_was_lost_before_it_was_archived_stays_a_problem(archive: Archive, broker: Broker) -> None:
     broker.create("topic:x")
     broker.publish("topic:x", 4)

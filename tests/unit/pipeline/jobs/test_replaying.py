@@ -48,7 +48,7 @@ class Sink:
 
     @property
     def work(self) -> ReplayWork:
-        return ReplayWork(self.check, self.send)
+        return ReplayWork(lambda: None, self.check, self.send)
 
     def check(self, files: Sequence[ArchiveFile]) -> None:
         for file in files:
