@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +14,15 @@ import pytest
 pytest.importorskip("pyspark")
 
 import antiphon.blocking
+from antiphon.cli.main import main
 from antiphon.errors import ArchiveDamaged, ArchiveError
 from antiphon.message import Message
 from antiphon.pipeline import archive, archive_files, audit, replay
+from antiphon.runtime.cluster_data import free_ports
 from antiphon.values import Float32, Int8, Int16
-from tests.processes import Server
+from tests.processes import ANTIPHON, Server
+from tests.spark.conftest import spark_environment
+from tests.spark.standalone import Standalone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -177,3 +184,87 @@ def damage_and_audit(
     (problem,) = audit([topic], folder, server.url, spark=spark).problems
     assert problem.last == halves[1][0].sequence - 1 or problem.last == halves[0][-1].sequence
     assert "is missing" in problem.text
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """A job's command, in the session that is active; Spark's own bars are left out."""
+    code = main(["pipeline", *words])
+    said = capsys.readouterr()
+    return code, said.out, "".join(line for line in said.err.splitlines(True) if "[Stage" not in line)
+
+
+def test_the_commands_say_what_they_did_and_what_is_wrong(
+    spark: SparkSession,
+    server: Server,
+    connection: Connection,
+    name: Name,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    topic, again, folder = name("topic"), name("queue"), str(tmp_path / "archive")
+    with connection.session() as session, session.producer(topic) as producer:
+        numbers = [receipt.sequence for receipt in producer.send_many(["x"] * 9)]
+    server_words = ("--url", server.url)
+    place = f"{topic}: 9 messages, numbers {numbers[0]} to {numbers[-1]} of channel a"
+    code, out, _ = run(capsys, "archive", *server_words, topic, "--to", folder, "--dry-run")
+    assert code == 0 and out.splitlines()[0] == place and "would archive 9 messages of 1 dest" in out
+    code, out, _ = run(capsys, "archive", *server_words, topic, "--to", folder, "--hold", topic)
+    assert code == 0 and out.startswith(f"{place}\narchived 9 messages of 1 destination in 1 file of ")
+    assert out.endswith(f"\nthe hold {topic} keeps what comes next\n")
+    code, out, _ = run(capsys, "archive", *server_words, topic, "--to", folder, "--json")
+    assert (code, json.loads(out)["rows"]) == (0, 0)
+    code, out, err = run(capsys, "audit", *server_words, topic, "--archive", folder)
+    assert (code, err) == (0, "")
+    assert out == f"{place}; replicas still list 9\n9 messages in 1 file: every message once\n"
+    replaying = ("replay", *server_words, again, "--from", folder)
+    code, out, err = run(capsys, *replaying, "--where", "nonsense >")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("antiphon: where 'nonsense >' is no condition: ")
+    code, out, err = run(capsys, *replaying, "--source", "topic:none")
+    assert (code, err) == (1, f"antiphon: the archive {folder} has nothing of topic:none\n")
+    some = (*replaying, "--range", f"a:{numbers[2]}-{numbers[5]}", "--name", "some")
+    code, out, _ = run(capsys, *some, "--dry-run", "--json")
+    assert (code, json.loads(out)["chunks"]) == (0, 1)
+    assert run(capsys, *some) == (0, f"replayed 4 messages to {again}; the replay's name is some\n", "")
+    assert run(capsys, *some)[1] == "the replay some was done before; --name NAME makes another one\n"
+    (file,) = Path(folder).rglob("*.parquet")
+    file.unlink()
+    code, out, err = run(capsys, "audit", *server_words, topic, "--archive", folder)
+    assert (code, out.splitlines()[-1]) == (1, "0 messages in 1 file: 1 problem")
+    assert err == (
+        f"antiphon: damaged: {topic}, numbers {numbers[0]} to {numbers[-1]} of channel a:"
+        f" {file.relative_to(folder)} is missing\n"
+    )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_jobs_do_the_same_on_a_master_with_two_workers(
+    java: None, server: Server, connection: Connection, name: Name, tmp_path: Path
+) -> None:
+    topic, folder = name("topic"), str(tmp_path / "archive")
+    send_all_sorts(connection, topic, 100)
+    (tmp_path / "spark").mkdir()
+    with free_ports() as next_port:
+        port = next_port()
+    with Standalone(tmp_path / "spark", port) as cluster:
+
+        def job(*words: str) -> dict[str, Any]:
+            done = subprocess.run(
+                [*ANTIPHON, "pipeline", *words, "--json", "--url", server.url, "--master", cluster.url],
+                capture_output=True,
+                text=True,
+                timeout=300,
+                env={**os.environ, **spark_environment()},
+            )
+            assert done.returncode == 0, done.stderr
+            answer: dict[str, Any] = json.loads(done.stdout)
+            return answer
+
+        assert job("archive", topic, "--to", folder)["rows"] == 100
+        assert job("audit", topic, "--archive", folder)["compared"] == 100
+        again = name("topic")
+        connection.admin().create(again, retention=3_600)
+        assert job("replay", again, "--from", folder)["rows"] == 100
+    before, after = everything(connection, topic), everything(connection, again)
+    assert [said(message) for message in after] == [said(message) for message in before]

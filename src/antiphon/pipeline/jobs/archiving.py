@@ -258,6 +258,11 @@ class Archiving:
             if not self._forget_deleted():
                 raise
             return True
+        if any(file.path and not self._folder.place_of(file.path).exists() for file in written):
+            # The job has slept for longer than files without a commit are kept (FOL3).
+            self._drop(written)
+            self._state = self._folder.state()
+            return True
         commit = self._state.next_commit(
             "archive",
             int(self._wall_s() * 1000),

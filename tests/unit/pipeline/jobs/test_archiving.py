@@ -135,6 +135,20 @@ def test_of_two_runs_at_once_one_commits_and_the_other_goes_on_from_there(
     assert len(list(archive.folder.root.rglob("*.parquet"))) == 1, "the slower run took its file back"
 
 
+def test_a_run_that_slept_until_its_files_were_swept_writes_them_again(
+    archive: Archive, broker: Broker
+) -> None:
+    broker.create("topic:x")
+    numbers = [*broker.publish("topic:x", 10)]
+
+    def sweep() -> None:
+        assert archive.folder.drop_orphans(set(), NOON_S * 10) == 1
+
+    archive.before_tasks = [sweep]
+    assert archive.archive("topic:x").rows == 10
+    assert archive.numbers() == numbers
+
+
 def test_what_was_lost_between_two_runs_is_written_down(archive: Archive, broker: Broker) -> None:
     broker.create("topic:x")
     broker.publish("topic:x", 5)
