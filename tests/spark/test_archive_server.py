@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,11 @@ from antiphon.pipeline.jobs.choosing import connection_options
 from antiphon.pipeline.jobs.folder import ArchiveFolder
 from tests.processes import Server
 from tests.spark.messages import consume
+from tests.spark.tasks import loop
 
 Name = Callable[[str], str]
 Connection = antiphon.blocking.Connection
 WAIT_SECONDS = 60.0
-
-
-def loop(tasks: Sequence[Any], work: Callable[[Any], Any]) -> list[Any]:
-    return [work(task) for task in tasks]
 
 
 class Jobs:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import antiphon
+pytest.importorskip("pyarrow")
+
 import antiphon.blocking
+from antiphon.pipeline.jobs.archiving import ArchiveSettings, Archiving
+from antiphon.pipeline.jobs.auditing import Auditing
+from antiphon.pipeline.jobs.choosing import connection_options
+from antiphon.pipeline.jobs.folder import ArchiveFolder
 from antiphon.pipeline.offsets import Offset
 from antiphon.pipeline.options import SourceOptions
 from antiphon.pipeline.patience import PatientRanges, RetryPolicy
@@ -16,8 +23,7 @@ from antiphon.pipeline.planning import Limit, Planner
 from antiphon.pipeline.reading import read_span
 from tests.cluster_processes import ClusterProcess
 from tests.spark.proxy import CountingProxy
-
-pytest.importorskip("pyarrow")
+from tests.spark.tasks import loop
 
 CHANNELS = ("a", "b", "c")
 SECONDS = 60.0
@@ -118,3 +124,23 @@ def test_an_idle_query_over_all_channels_asks_at_most_twenty_times_a_second(clus
             assert plan.latest(offset) == offset
             plan.newest()
         assert 1 <= (proxy.said - before) / (time.monotonic() - began) <= 20
+
+
+def test_an_archive_has_the_messages_of_all_channels(cluster: ClusterProcess, tmp_path: Path) -> None:
+    options = connection_options(cluster.url)
+    folder, names = ArchiveFolder(tmp_path / "archive"), [f"topic:archived.{channel}" for channel in CHANNELS]
+    with antiphon.blocking.connect(cluster.url) as connection:
+        ranges = patient(connection.ranges())
+        for count, (name, channel) in enumerate(zip(names, CHANNELS, strict=True), 10):
+            make(connection, name, channel, count)
+        settings = ArchiveSettings(words=("topic:archived.*",), file_rows=4)
+        for rows in (33, 5):
+            said = Archiving(ranges, options, folder, settings, loop).archive()
+            assert said.rows == rows
+            with connection.session() as session, session.producer(names[1]) as producer:
+                producer.send_many([b"more"] * 5)
+        positions = {hold.channel: hold.position for hold in ranges.holds() if hold.name == said.hold}
+        assert positions.keys() == set(CHANNELS)
+        checked = Auditing(folder, ["*"], loop, ranges, options).audit()
+    assert (checked.problems, checked.rows, checked.compared, checked.waiting) == ([], 38, 38, 5)
+    assert [one["channel"] for one in checked.destinations] == list(CHANNELS)

@@ -41,8 +41,7 @@ def spark_session(master: str, name: str, given: SparkSession | None = None) -> 
     if given is not None:
         yield given
         return
-    if package_version("pyspark") is None:
-        raise LocalError(f"pyspark is not installed: {EXTRA}")
+    require_packages("pyspark")
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
@@ -149,6 +148,13 @@ def last_sentence(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if line.startswith("antiphon.")]
     return named[-1] if named else lines[0] if lines else type(error).__name__
+
+
+def require_packages(*names: str) -> None:
+    """Raise unless these packages are installed."""
+    for name in names:
+        if package_version(name) is None:
+            raise LocalError(f"{name} is not installed: {EXTRA}")
 
 
 def package_version(package: str) -> str | None:

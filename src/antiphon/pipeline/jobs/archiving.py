@@ -18,7 +18,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from xxhash import xxh3_64_hexdigest
@@ -52,7 +52,6 @@ ROUND_BYTES: Final = 1024 * 1024 * 1024
 
 HOLD_LIMIT_S: Final = 7 * 86_400.0
 LISTINGS_MAX: Final = 20
-DAY: Final = timedelta(days=1)
 DAY_MS: Final = 86_400_000
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from antiphon.pipeline.session import JobSession, require_packages
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from antiphon.pipeline.jobs.replaying import ReplaySummary
 
 LOCAL = "local[*]"
+
+PACKAGES = ("pyspark", "pyarrow")
 
 
 def _ignore(done: int, total: int) -> None:
@@ -48,11 +52,11 @@ def archive(
     >>> antiphon.pipeline.archive("antiphon://127.0.0.1:7420", ["topic:orders"], "archive").rows
     1200
     """
+    require_packages(*PACKAGES)
     from antiphon.pipeline import connections
     from antiphon.pipeline.jobs.archiving import HOLD_LIMIT_S, ArchiveSettings, Archiving
     from antiphon.pipeline.jobs.choosing import connection_options
     from antiphon.pipeline.jobs.folder import ArchiveFolder
-    from antiphon.pipeline.session import JobSession
 
     options = connection_options(url, user=user, password_file=password_file, timeout_s=timeout_s)
     ranges = connections.ranges(options, waits_at_first=False)
@@ -107,11 +111,11 @@ def audit(
     >>> antiphon.pipeline.audit(["topic:orders"], "archive", "antiphon://127.0.0.1:7420").problems
     []
     """
+    require_packages(*PACKAGES)
     from antiphon.pipeline import connections
     from antiphon.pipeline.jobs.auditing import Auditing
     from antiphon.pipeline.jobs.choosing import connection_options
     from antiphon.pipeline.jobs.folder import ArchiveFolder
-    from antiphon.pipeline.session import JobSession
 
     folder = ArchiveFolder(archive)
     ranges = options = None
@@ -152,12 +156,12 @@ def replay(
     >>> antiphon.pipeline.replay("antiphon://127.0.0.1:7420", "topic:again", "archive").rows
     17
     """
+    require_packages(*PACKAGES)
     from antiphon.pipeline import connections
     from antiphon.pipeline.jobs.choosing import connection_options
     from antiphon.pipeline.jobs.folder import ArchiveFolder
     from antiphon.pipeline.jobs.replay_work import replay_work
     from antiphon.pipeline.jobs.replaying import NumberRange, Replaying, ReplaySettings
-    from antiphon.pipeline.session import JobSession
 
     options = connection_options(url, user=user, password_file=password_file, timeout_s=timeout_s)
     ranges = connections.ranges(options, waits_at_first=False)

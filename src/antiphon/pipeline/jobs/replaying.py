@@ -16,6 +16,7 @@ RPY5  No destination gets its own messages again while it still is the one that 
 from __future__ import annotations
 
 import json
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -170,7 +171,7 @@ class Replaying:
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         parse_destination(settings.destination)
-        if rate is not None and not rate > 0:
+        if rate is not None and not 0 < rate < math.inf:
             raise LocalError(f"a rate is a number of messages per second above 0; it was {rate:g}")
         name = name or xxh3_64_hexdigest(settings.text.encode())
         if len(name.encode()) > NAME_BYTES_MAX:

@@ -180,8 +180,9 @@ def test_a_rate_makes_small_chunks_and_waits(archive: Archive, broker: Broker, s
     assert said.chunks == len(sink.committed) >= 7
     assert all(len(numbers) < 15 for numbers in sink.committed.values()), "about as many as the rate"
     assert sink.now_s == pytest.approx(49 / 5)
-    with pytest.raises(LocalError, match="above 0"):
-        sink.replay(rate=0.0)
+    for wrong in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(LocalError, match="above 0"):
+            sink.replay(rate=wrong)
 
 
 def test_a_destination_does_not_get_its_own_messages(archive: Archive, broker: Broker, sink: Sink) -> None:
