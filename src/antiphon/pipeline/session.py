@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,8 @@ SLICES: Final = 16
 """Tasks of Spark for each core: of very many small tasks of ours, some go together."""
 
 EXTRA: Final = "pip install 'antiphon[spark]'"
+
+_PYTHON_ERROR: Final = re.compile(r"[A-Za-z]\w*(Error|Exception): ")
 
 # Spark's own words would hide ours: what fails is raised, with its sentence.
 _QUIET: Final = """
@@ -144,9 +147,10 @@ def _named(name: str, text: str) -> AntiphonError:
 
 
 def last_sentence(error: Exception) -> str:
-    """The last sentence of a traceback within a traceback."""
+    """The last sentence of a traceback within a traceback: ours, or Python's, or else Spark's first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if line.startswith("antiphon.")]
+    named = named or [line for line in lines if _PYTHON_ERROR.match(line)]
     return named[-1] if named else lines[0] if lines else type(error).__name__
 
 

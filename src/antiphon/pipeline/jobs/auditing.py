@@ -27,7 +27,6 @@ from antiphon.errors import ArchiveDamaged, ArchiveError, DestinationError, Dest
 from antiphon.pipeline import connections
 from antiphon.pipeline.columns import ARCHIVED
 from antiphon.pipeline.jobs.archiving import Runner
-from antiphon.pipeline.jobs.choosing import is_pattern, matches
 from antiphon.pipeline.jobs.files import file_pages
 from antiphon.pipeline.jobs.folder import ArchiveFolder
 from antiphon.pipeline.jobs.manifest import ArchiveFile, ArchivePage, ArchiveSource, ArchiveState
@@ -150,11 +149,12 @@ class Auditing:
         except ArchiveDamaged as error:
             summary.problems.append(AuditProblem("manifest", "", "", 0, 0, str(error)))
             return summary
-        sources = self._chosen(state)
+        sources = self._folder.chosen(state, self._words)
         live = self._live(sources, state)
-        audited = self._audited([file for source in sources for file in state.files[source]], live)
-        for source, files in groupby(audited, key=lambda one: one.file.source):
-            self._tell(source, list(files), source in live)
+        files = [file for source in sources for file in state.files.get(source, ())]
+        audited = self._audited(files, live)
+        for source, own in groupby(audited, key=lambda one: one.file.source):
+            self._tell(source, list(own), source in live)
         for loss in state.losses:
             if loss.source in sources:
                 text = "some of these were gone before they were archived"
@@ -163,12 +163,6 @@ class Auditing:
                 )
         summary.seconds = round(time.monotonic() - began_s, 1)
         return summary
-
-    def _chosen(self, state: ArchiveState) -> list[ArchiveSource]:
-        for word in self._words:
-            if not is_pattern(word) and not any(source.name == word for source in state.files):
-                raise ArchiveError(f"the archive {self._folder.root} has nothing of {word}")
-        return [source for source in state.files if matches(source.name, self._words)]
 
     def _live(
         self, sources: list[ArchiveSource], state: ArchiveState

@@ -78,16 +78,16 @@ def archive_files(archive: Path | str, sources: Sequence[str] = ("*",)) -> list[
     >>> spark.read.parquet(*antiphon.pipeline.archive_files("archive", ["topic:orders"])).count()
     1200
     """
-    from antiphon.pipeline.jobs.choosing import matches
     from antiphon.pipeline.jobs.folder import ArchiveFolder
 
-    folder, words = ArchiveFolder(archive), _words(sources)
+    folder = ArchiveFolder(archive)
     folder.require()
+    state = folder.state()
     return [
         str(folder.place_of(file.path))
-        for source, files in folder.state().files.items()
-        for file in files
-        if file.path and matches(source.name, words)
+        for source in folder.chosen(state, _words(sources))
+        for file in state.files.get(source, ())
+        if file.path
     ]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from antiphon.errors import DestinationError, DestinationUnavailable
+from antiphon.errors import DestinationError, DestinationUnavailable, LocalError
+from antiphon.names import parse_destination
 from antiphon.pipeline.options import ConnectionOptions
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def find(
         if is_pattern(word):
             found |= {one.name: one for one in ranges.destinations(pattern=word)}
             continue
+        if parse_destination(word).is_reserved:
+            raise LocalError(f"{word} has a part on every channel, and cannot be archived")
         try:
             (one,) = ranges.destinations([word])
         except DestinationUnavailable:

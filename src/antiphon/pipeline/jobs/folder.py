@@ -19,7 +19,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -28,11 +28,13 @@ from urllib.parse import quote
 from xxhash import xxh3_128, xxh3_128_hexdigest
 
 from antiphon.errors import ArchiveDamaged, ArchiveError
+from antiphon.pipeline.jobs.choosing import is_pattern, matches
 from antiphon.pipeline.jobs.manifest import (
     VERSION,
     WHOLE_EVERY,
     ArchiveCommit,
     ArchiveFile,
+    ArchiveSource,
     ArchiveState,
     check_version,
     decode_commit,
@@ -187,6 +189,9 @@ class ArchiveFolder:
         return dropped
 
     def _files(self) -> Iterator[Path]:
+        """Everything that is a file of messages, or the draft of a run that was killed."""
+        if self._system.is_dir():
+            yield from self._system.rglob(".*")
         if self.root.is_dir():
             for folder in self.root.iterdir():
                 if folder.name.startswith("destination="):
@@ -199,6 +204,13 @@ class ArchiveFolder:
                 os.utime(self.place_of(path))
             except OSError:
                 continue  # gone, or it will go a little sooner
+
+    def chosen(self, state: ArchiveState, words: Sequence[str]) -> list[ArchiveSource]:
+        """The sources with these names, or that match these patterns; an error if a name is none."""
+        for word in words:
+            if not is_pattern(word) and not any(source.name == word for source in state.sources):
+                raise ArchiveError(f"the archive {self.root} has nothing of {word}")
+        return [source for source in state.sources if matches(source.name, words)]
 
     # -- what replays note -------------------------------------------------------
 

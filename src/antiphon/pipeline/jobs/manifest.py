@@ -113,6 +113,11 @@ class ArchiveState:
         return files[-1].stop if files else None
 
     @property
+    def sources(self) -> list[ArchiveSource]:
+        """All that were found by a run, also those without a message."""
+        return sorted({*self.files, *self.since})
+
+    @property
     def paths(self) -> set[str]:
         """The files that exist for a reader (MAN1)."""
         return {file.path for files in self.files.values() for file in files if file.path}

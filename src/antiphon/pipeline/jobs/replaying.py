@@ -29,7 +29,6 @@ from xxhash import xxh3_64_hexdigest
 from antiphon.errors import ArchiveDamaged, ArchiveError, DestinationError, DestinationUnavailable, LocalError
 from antiphon.names import parse_destination
 from antiphon.pipeline.columns import ARCHIVED, spark_schema
-from antiphon.pipeline.jobs.choosing import is_pattern, matches
 from antiphon.pipeline.jobs.folder import ArchiveFolder, create, replace_file
 from antiphon.pipeline.jobs.manifest import ArchiveFile, ArchiveSource, ArchiveState
 from antiphon.pipeline.options import ConnectionOptions
@@ -232,11 +231,7 @@ class Replaying:
     # -- the plan ----------------------------------------------------------------
 
     def _sources(self, state: ArchiveState) -> list[ArchiveSource]:
-        words = self._settings.words
-        for word in words:
-            if not is_pattern(word) and not any(source.name == word for source in state.files):
-                raise ArchiveError(f"the archive {self._folder.root} has nothing of {word}")
-        return [source for source in state.files if matches(source.name, words)]
+        return self._folder.chosen(state, self._settings.words)
 
     def _refuse_own(self, state: ArchiveState) -> None:
         """RPY5."""
@@ -276,7 +271,7 @@ class Replaying:
 
     def _new_plan(self, state: ArchiveState) -> ReplayPlan:
         sources = tuple(self._sources(state))
-        files = [file for source in sources for file in state.files[source]]
+        files = [file for source in sources for file in state.files.get(source, ())]
         wanted = self._settings.numbers
         chunks: list[Chunk] = []
         for channel in sorted({file.source.channel for file in files}):
@@ -350,7 +345,7 @@ def _overlapping(
 ) -> Iterator[ArchiveFile]:
     for source in sources:
         if source.channel == chunk.channel:
-            for file in state.files[source]:
+            for file in state.files.get(source, ()):
                 if file.path and file.start < chunk.stop and chunk.start < file.stop:
                     yield file
 

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from antiphon.errors import ArchiveDamaged, ArchiveError, DestinationError, LocalError
+from antiphon.errors import ArchiveDamaged, ArchiveError, DestinationError, InvalidName, LocalError
 from antiphon.pipeline.jobs.archiving import DAY_MS
 from antiphon.pipeline.jobs.folder import ORPHAN_S, ArchiveFolder
 from tests.unit.pipeline.broker import Broker
@@ -112,12 +112,15 @@ def test_files_of_a_killed_run_do_not_count_and_go_after_a_day(archive: Archive,
     archive.archive("topic:x")
     assert archive.numbers() == numbers
     assert left[0].exists()
+    draft = archive.folder.root / "_antiphon" / "commits" / ".00000000000000000001.draft"
+    draft.write_bytes(b"half")
     old = NOON_S - ORPHAN_S - 1
+    os.utime(draft, (old, old))
     os.utime(left[0], (old, old))
     for place in archive.folder.root.rglob("*.parquet"):
         os.utime(place, (old, old))
-    assert archive.archive("topic:x").dropped_files == 1
-    assert archive.numbers() == numbers
+    assert archive.archive("topic:x").dropped_files == 2
+    assert archive.numbers() == numbers and not draft.exists()
 
 
 def test_of_two_runs_at_once_one_commits_and_the_other_goes_on_from_there(
@@ -232,6 +235,10 @@ def test_a_destination_that_is_deleted_during_a_run_holds_up_no_other(
 def test_mistakes_are_told_before_anything_is_made(archive: Archive, broker: Broker, tmp_path: Path) -> None:
     with pytest.raises(DestinationError, match="topic:none"):
         archive.archive("topic:none")
+    with pytest.raises(LocalError, match="queue:_DMQ has a part on every channel"):
+        archive.archive("queue:_DMQ")
+    with pytest.raises(InvalidName):
+        archive.archive("orders")
     with pytest.raises(LocalError, match="needs destinations"):
         archive.archive()
     broker.create("topic:x")

@@ -260,6 +260,15 @@ def test_only_the_named_destinations_are_looked_at(archive: Archive, broker: Bro
         audit(archive, "topic:z")
 
 
+def test_a_topic_without_a_message_is_sound(archive: Archive, broker: Broker) -> None:
+    broker.create("topic:x")
+    archive.archive("topic:x")
+    assert audit(archive, "topic:x").problems == []
+    broker.publish("topic:x", 3)
+    said = audit(archive, "topic:x")
+    assert (said.problems, said.waiting) == ([], 3)
+
+
 def test_another_cluster_cannot_vouch(archive: Archive, broker: Broker) -> None:
     broker.create("topic:x")
     archive.archive("topic:x")
