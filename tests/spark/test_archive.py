@@ -215,7 +215,7 @@ def test_the_commands_say_what_they_did_and_what_is_wrong(
     assert (code, json.loads(out)["rows"]) == (0, 0)
     code, out, err = run(capsys, "audit", *server_words, topic, "--archive", folder)
     assert (code, err) == (0, "")
-    assert out == f"{place}; replicas still list 9\n9 messages in 1 file: every message once\n"
+    assert out == f"{place}; 9 compared with replicas\n9 messages in 1 file: every message once\n"
     replaying = ("replay", *server_words, again, "--from", folder)
     code, out, err = run(capsys, *replaying, "--where", "nonsense >")
     assert (code, out, err.count("\n")) == (1, "", 1)

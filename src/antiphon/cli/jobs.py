@@ -144,12 +144,9 @@ def _audit(arguments: argparse.Namespace) -> int:
 
 def _show_audited(summary: AuditSummary) -> None:
     for one in summary.destinations:
-        listed = f"replicas still list {one['compared']:,}"
-        if not one["exists"]:
-            listed = "not compared with replicas"
         print(
             f"{one['name']}: {_many(one['rows'], 'message')}, numbers {one['from']} to {one['next'] - 1} of"
-            f" channel {one['channel']}; {listed}"
+            f" channel {one['channel']}; {one['compared']:,} compared with replicas"
         )
     for problem in summary.problems:
         place = ""
