@@ -40,12 +40,20 @@ def test_source_and_sink_show_their_certificate(
         rows.write.format("antiphon").options(**options, destination="queue:a").mode("append").save()
         frame = spark.read.format("antiphon").options(**options, subscribe="queue:a").load()
         assert frame.count() == 100
-        assert len(consume(connection, "queue:a")) == 100
         words = ["pipeline", "source-check", "queue:a", "--url", server.url]
         files = ["--tls-ca", "--tls-cert", "--tls-key"]
         own = [word for pair in zip(files, OPTIONS.values(), strict=True) for word in pair]
         assert main([*words, *own]) == 0
         assert f"{server.url} answers" in capsys.readouterr().out
+        url = ["--url", server.url, *own]
+        for job in (
+            ["archive", "queue:a", "--to", str(tmp_path / "archive")],
+            ["audit", "queue:a", "--archive", str(tmp_path / "archive")],
+            ["replay", "queue:b", "--from", str(tmp_path / "archive")],
+            ["lag"],
+        ):
+            assert main(["pipeline", *job, *url]) == 0
+        assert len(consume(connection, "queue:a")) == len(consume(connection, "queue:b")) == 100
         # A CA that is wrong is told soon, and in words, by the driver.
         wrong = {**options, "tls.ca": str(MADE.pem("stranger")), "subscribe": "queue:a"}
         with pytest.raises(Exception, match="is of a CA that is not trusted here"):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from antiphon.cli.options import add_connection_options, duration_option, not_negative
+from antiphon.cli.options import add_connection_options, duration_option, not_negative, tls_option
 from antiphon.cli.progress import Progress
 from antiphon.errors import InvalidOption, LocalError
 from antiphon.pipeline.jobs.calls import LOCAL, archive, audit, lag, replay
@@ -73,6 +73,7 @@ def _archive(arguments: argparse.Namespace) -> int:
             hold_limit_s=arguments.hold_limit,
             dry_run=arguments.dry_run,
             compact=not arguments.no_compact,
+            tls=tls_option(arguments),
             progress=with_progress,
         ),
         with_progress,
@@ -131,6 +132,7 @@ def _audit(arguments: argparse.Namespace) -> int:
             arguments.archive,
             None if arguments.offline else arguments.url,
             master=arguments.master,
+            tls=tls_option(arguments),
             progress=with_progress,
         ),
         with_progress,
@@ -209,6 +211,7 @@ def _replay(arguments: argparse.Namespace) -> int:
             name=arguments.name,
             dry_run=arguments.dry_run,
             master=arguments.master,
+            tls=tls_option(arguments),
             progress=with_progress,
         ),
         with_progress,
@@ -281,7 +284,10 @@ def _lag(arguments: argparse.Namespace) -> int:
     if arguments.json and arguments.prometheus:
         raise LocalError("print JSON or Prometheus' text, not both")
     shown = _Shown("asking")
-    lags = _ended(lambda: lag(arguments.url, arguments.name, checkpoints=arguments.checkpoint), shown)
+    tls = tls_option(arguments)
+    lags = _ended(
+        lambda: lag(arguments.url, arguments.name, checkpoints=arguments.checkpoint, tls=tls), shown
+    )
     if arguments.json:
         print(json.dumps([one.as_json() for one in lags], ensure_ascii=False))
     elif arguments.prometheus:

@@ -55,12 +55,10 @@ def add_command(commands: Any) -> None:
 def _source_check(arguments: argparse.Namespace) -> int:
     from antiphon.pipeline.check import check
     from antiphon.pipeline.connections import close_all
+    from antiphon.pipeline.jobs.choosing import tls_texts
     from antiphon.pipeline.options import SourceOptions
 
-    options = {"servers": arguments.url}
-    if (tls := tls_option(arguments)) is not None:
-        given = {"tls.ca": tls.ca, "tls.certificate": tls.certificate, "tls.key": tls.key}
-        options |= {name: str(path) for name, path in given.items() if path is not None}
+    options = {"servers": arguments.url, **tls_texts(tls_option(arguments))}
     if arguments.destination and arguments.pattern:
         raise LocalError("name destinations or give a pattern, not both")
     if arguments.destination:

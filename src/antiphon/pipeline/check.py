@@ -191,7 +191,7 @@ def _sample(
 def _sample_by_spark(options: SourceOptions, rows: int, master: str) -> list[dict[str, Any]]:
     """The same through Spark itself, which takes a moment to start."""
     with spark_session(master, "antiphon source-check") as session, deliberate_errors():
-        reader = session.read.format("antiphon").option("servers", options.connection.servers)
+        reader = session.read.format("antiphon").options(**options.connection.texts)
         if options.pattern is None:
             reader = reader.option("subscribe", ",".join(options.names))
         else:

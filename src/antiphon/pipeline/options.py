@@ -213,6 +213,21 @@ class ConnectionOptions:
         return (TLS_SCHEME if self.has_tls else SCHEME) + self.servers
 
     @property
+    def texts(self) -> dict[str, str]:
+        """The same as Spark takes them: options of the source and of the sink."""
+        said = {
+            "servers": self.url,
+            "user": self.user,
+            "passwordFile": self.password_file,
+            "timeout": repr(self.timeout_s),
+            "retryInterval": repr(self.retry_s),
+            "tls.ca": self.tls_ca,
+            "tls.certificate": self.tls_certificate,
+            "tls.key": self.tls_key,
+        }
+        return {name: text for name, text in said.items() if text is not None}
+
+    @property
     def tls(self) -> Tls | None:
         if not self.has_tls:
             return None

@@ -10,7 +10,7 @@ from antiphon.errors import InvalidOption
 from antiphon.pipeline.columns import ALL
 from antiphon.pipeline.connections import read_password
 from antiphon.pipeline.offsets import Offset
-from antiphon.pipeline.options import ConnectionOptions, SourceOptions
+from antiphon.pipeline.options import ConnectionOptions, Given, SourceOptions
 from antiphon.tls import Tls
 
 LEAST = {"servers": "127.0.0.1:7420", "subscribe": "topic:orders"}
@@ -239,3 +239,17 @@ def test_what_spark_adds_to_the_options_of_a_table_is_none_of_ours() -> None:
     said = refusal({**given, "subscrieb": "x", "option.subscrieb": "x"})
     assert "no option subscrieb" in said
     assert "SELECT … FROM table WITH (servers" in refusal({})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"servers": "127.0.0.1:7420"},
+        {"servers": "a:1, b:2", "user": "ada", "passwordFile": "p", "timeout": "0.25", "retryInterval": "7"},
+        {"servers": "antiphons://a:1,b:2"},
+        {"servers": "a:1", "tls.ca": "ca", "tls.certificate": "c", "tls.key": "k"},
+    ],
+)
+def test_connection_options_are_told_to_spark_as_they_were_given(said: dict[str, str]) -> None:
+    options = ConnectionOptions.of(Given(said))
+    assert ConnectionOptions.of(Given(options.texts)) == options

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from antiphon.pipeline.session import JobSession, require_packages
+from antiphon.tls import Tls
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +43,7 @@ def archive(
     user: str | None = None,
     password_file: str | None = None,
     timeout_s: float | None = None,
+    tls: Tls | None = None,
     progress: Callable[[int, int], None] = _ignore,
 ) -> ArchiveSummary:
     """Write the messages of destinations, by name or pattern, to the archive in a folder, each once.
@@ -58,7 +60,7 @@ def archive(
     from antiphon.pipeline.jobs.choosing import connection_options
     from antiphon.pipeline.jobs.folder import ArchiveFolder
 
-    options = connection_options(url, user=user, password_file=password_file, timeout_s=timeout_s)
+    options = connection_options(url, user=user, password_file=password_file, timeout_s=timeout_s, tls=tls)
     ranges = connections.ranges(options, waits_at_first=False)
     settings = ArchiveSettings(
         words=_words(destinations),
@@ -101,6 +103,7 @@ def audit(
     user: str | None = None,
     password_file: str | None = None,
     timeout_s: float | None = None,
+    tls: Tls | None = None,
     progress: Callable[[int, int], None] = _ignore,
 ) -> AuditSummary:
     """Check that an archive has every message of destinations once, and nothing else.
@@ -120,7 +123,9 @@ def audit(
     folder = ArchiveFolder(archive)
     ranges = options = None
     if url is not None:
-        options = connection_options(url, user=user, password_file=password_file, timeout_s=timeout_s)
+        options = connection_options(
+            url, user=user, password_file=password_file, timeout_s=timeout_s, tls=tls
+        )
         ranges = connections.ranges(options, waits_at_first=False)
     with JobSession(master, "antiphon audit", spark) as session:
         words = _words(destinations)
@@ -145,6 +150,7 @@ def replay(
     user: str | None = None,
     password_file: str | None = None,
     timeout_s: float | None = None,
+    tls: Tls | None = None,
     progress: Callable[[int, int], None] = _ignore,
 ) -> ReplaySummary:
     """Send the messages of an archive to a destination, each once.
@@ -163,7 +169,7 @@ def replay(
     from antiphon.pipeline.jobs.replay_work import replay_work
     from antiphon.pipeline.jobs.replaying import NumberRange, Replaying, ReplaySettings
 
-    options = connection_options(url, user=user, password_file=password_file, timeout_s=timeout_s)
+    options = connection_options(url, user=user, password_file=password_file, timeout_s=timeout_s, tls=tls)
     ranges = connections.ranges(options, waits_at_first=False)
     folder = ArchiveFolder(archive)
     settings = ReplaySettings(
@@ -188,6 +194,7 @@ def lag(
     user: str | None = None,
     password_file: str | None = None,
     timeout_s: float | None = None,
+    tls: Tls | None = None,
 ) -> list[ReaderLag]:
     """How far readers are behind: holds and subscriptions by name, queries by their checkpoints, or all.
 
@@ -198,7 +205,7 @@ def lag(
     from antiphon.pipeline.jobs.choosing import connection_options
     from antiphon.pipeline.jobs.lagging import Lagging
 
-    options = connection_options(url, user=user, password_file=password_file, timeout_s=timeout_s)
+    options = connection_options(url, user=user, password_file=password_file, timeout_s=timeout_s, tls=tls)
     lagging = Lagging(
         connections.ranges(options, waits_at_first=False),
         lambda: connections.connection(options).admin().destinations(),

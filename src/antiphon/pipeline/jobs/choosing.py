@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from antiphon.errors import DestinationError, DestinationUnavailable, LocalError
 from antiphon.names import parse_destination
-from antiphon.pipeline.options import ConnectionOptions
+from antiphon.pipeline.options import ConnectionOptions, Given
+from antiphon.tls import Tls
 
 if TYPE_CHECKING:
     from antiphon.client.aio.ranges import RangeDestination
@@ -17,15 +18,28 @@ _WILD = frozenset("*?")
 
 
 def connection_options(
-    url: str, *, user: str | None = None, password_file: str | None = None, timeout_s: float | None = None
+    url: str,
+    *,
+    user: str | None = None,
+    password_file: str | None = None,
+    timeout_s: float | None = None,
+    tls: Tls | None = None,
 ) -> ConnectionOptions:
     """The address of a cluster, as options of a connection."""
-    from antiphon.pipeline.options import Given
-
-    said = {"servers": url, "user": user, "passwordFile": password_file}
+    said = {"servers": url, "user": user, "passwordFile": password_file, **tls_texts(tls)}
     if timeout_s is not None:
-        said["timeout"] = f"{timeout_s:g}"
+        said["timeout"] = repr(timeout_s)
     return ConnectionOptions.of(Given({name: text for name, text in said.items() if text is not None}))
+
+
+def tls_texts(tls: Tls | None) -> dict[str, str]:
+    """What Spark's options say of TLS."""
+    if tls is None:
+        return {}
+    if tls.server_name is not None or not tls.check_hostname:
+        raise LocalError("jobs on Spark check the servers' certificates by the hosts of the url")
+    given = {"tls.ca": tls.ca, "tls.certificate": tls.certificate, "tls.key": tls.key}
+    return {name: str(path) for name, path in given.items() if path is not None}
 
 
 def is_pattern(word: str) -> bool:

@@ -16,7 +16,6 @@ from antiphon.pipeline.jobs.replaying import (
     ReplayWork,
     archive_schema,
     outgoing_rows,
-    sink_options,
     wanted_rows,
 )
 from antiphon.pipeline.options import ConnectionOptions
@@ -55,7 +54,7 @@ def replay_work(
         with deliberate_errors():
             (
                 rows.write.format("antiphon")
-                .options(**sink_options(connection))
+                .options(**connection.texts)
                 .options(destination=settings.destination, txnAppId=application, txnVersion=str(version))
                 .mode("append")
                 .save()

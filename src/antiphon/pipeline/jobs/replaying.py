@@ -31,7 +31,6 @@ from antiphon.names import parse_destination
 from antiphon.pipeline.columns import ARCHIVED, spark_schema
 from antiphon.pipeline.jobs.folder import ArchiveFolder, create, replace_file
 from antiphon.pipeline.jobs.manifest import ArchiveFile, ArchiveSource, ArchiveState
-from antiphon.pipeline.options import ConnectionOptions
 from antiphon.pipeline.patience import PatientRanges
 
 if TYPE_CHECKING:
@@ -393,17 +392,3 @@ def outgoing_rows(frame: DataFrame) -> DataFrame:
 def archive_schema() -> str:
     """The schema of an archive's files, as Spark writes it."""
     return spark_schema(ARCHIVED.names)
-
-
-def sink_options(connection: ConnectionOptions) -> dict[str, str]:
-    """The options of the sink for the same cluster."""
-    said = {
-        "servers": connection.servers,
-        "timeout": f"{connection.timeout_s:g}",
-        "retryInterval": f"{connection.retry_s:g}",
-    }
-    if connection.user is not None:
-        said["user"] = connection.user
-    if connection.password_file is not None:
-        said["passwordFile"] = connection.password_file
-    return said
