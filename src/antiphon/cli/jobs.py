@@ -7,19 +7,18 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from antiphon.cli.options import add_connection_options, duration_option, not_negative, tls_option
 from antiphon.cli.progress import Progress
 from antiphon.errors import InvalidOption, LocalError
+from antiphon.pipeline.connections import close_all
 from antiphon.pipeline.jobs.calls import LOCAL, archive, audit, lag, replay
 
 if TYPE_CHECKING:
     from antiphon.pipeline.jobs.archiving import ArchiveSummary
     from antiphon.pipeline.jobs.auditing import AuditSummary
     from antiphon.pipeline.jobs.replaying import ReplaySummary
-
-T = TypeVar("T")
 
 DESTINATIONS = "names such as topic:orders, or patterns such as 'topic:orders.*'"
 
@@ -62,9 +61,10 @@ def _add_archive(jobs: Any) -> None:
 
 
 def _archive(arguments: argparse.Namespace) -> int:
-    with_progress = _Shown("archiving")
-    summary = _ended(
-        lambda: archive(
+    summary = _run(
+        arguments,
+        "archiving",
+        lambda progress: archive(
             arguments.url,
             arguments.destination,
             arguments.to,
@@ -74,14 +74,10 @@ def _archive(arguments: argparse.Namespace) -> int:
             dry_run=arguments.dry_run,
             compact=not arguments.no_compact,
             tls=tls_option(arguments),
-            progress=with_progress,
+            progress=progress,
         ),
-        with_progress,
+        _show_archived,
     )
-    if arguments.json:
-        print(json.dumps(summary.as_json(), ensure_ascii=False))
-    else:
-        _show_archived(summary)
     for text in summary.warnings:
         print(f"antiphon: {text}", file=sys.stderr)
     for loss in summary.lost:
@@ -125,22 +121,19 @@ def _add_audit(jobs: Any) -> None:
 
 
 def _audit(arguments: argparse.Namespace) -> int:
-    with_progress = _Shown("auditing")
-    summary = _ended(
-        lambda: audit(
+    summary = _run(
+        arguments,
+        "auditing",
+        lambda progress: audit(
             arguments.destination,
             arguments.archive,
             None if arguments.offline else arguments.url,
             master=arguments.master,
             tls=tls_option(arguments),
-            progress=with_progress,
+            progress=progress,
         ),
-        with_progress,
+        _show_audited,
     )
-    if arguments.json:
-        print(json.dumps(summary.as_json(), ensure_ascii=False))
-    else:
-        _show_audited(summary)
     return 1 if summary.problems else 0
 
 
@@ -196,9 +189,10 @@ def _add_replay(jobs: Any) -> None:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    with_progress = _Shown("replaying")
-    summary = _ended(
-        lambda: replay(
+    _run(
+        arguments,
+        "replaying",
+        lambda progress: replay(
             arguments.url,
             arguments.destination,
             arguments.archive,
@@ -212,14 +206,10 @@ def _replay(arguments: argparse.Namespace) -> int:
             dry_run=arguments.dry_run,
             master=arguments.master,
             tls=tls_option(arguments),
-            progress=with_progress,
+            progress=progress,
         ),
-        with_progress,
+        _show_replayed,
     )
-    if arguments.json:
-        print(json.dumps(summary.as_json(), ensure_ascii=False))
-    else:
-        _show_replayed(summary)
     return 0
 
 
@@ -283,11 +273,11 @@ def _lag(arguments: argparse.Namespace) -> int:
 
     if arguments.json and arguments.prometheus:
         raise LocalError("print JSON or Prometheus' text, not both")
-    shown = _Shown("asking")
-    tls = tls_option(arguments)
-    lags = _ended(
-        lambda: lag(arguments.url, arguments.name, checkpoints=arguments.checkpoint, tls=tls), shown
-    )
+    try:
+        tls = tls_option(arguments)
+        lags = lag(arguments.url, arguments.name, checkpoints=arguments.checkpoint, tls=tls)
+    finally:
+        close_all()
     if arguments.json:
         print(json.dumps([one.as_json() for one in lags], ensure_ascii=False))
     elif arguments.prometheus:
@@ -326,12 +316,25 @@ class _Shown:
             self._shown.finish()
 
 
-def _ended(job: Callable[[], T], shown: _Shown) -> T:
-    """What a job returns, with its terminal and its connections left in order."""
-    from antiphon.pipeline.connections import close_all
+class _Summary(Protocol):
+    def as_json(self) -> dict[str, Any]: ...
 
+
+S = TypeVar("S", bound=_Summary)
+
+
+def _run(
+    arguments: argparse.Namespace, what: str, job: Callable[[_Shown], S], show: Callable[[S], None]
+) -> S:
+    """Do a job with its progress shown, and print its summary."""
+    shown = _Shown(what)
     try:
-        return job()
+        summary = job(shown)
     finally:
         shown.finish()
         close_all()
+    if arguments.json:
+        print(json.dumps(summary.as_json(), ensure_ascii=False))
+    else:
+        show(summary)
+    return summary
