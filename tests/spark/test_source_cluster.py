@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import antiphon
 pytest.importorskip("pyarrow")
 
+import antiphon
 import antiphon.blocking
 from antiphon.pipeline.jobs.archiving import ArchiveSettings, Archiving
 from antiphon.pipeline.jobs.auditing import Auditing
