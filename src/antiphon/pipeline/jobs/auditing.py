@@ -173,16 +173,17 @@ class Auditing:
             return found
         for source in sources:
             try:
-                (one,) = self._ranges.destinations([source.name])
-                if (one.channel, one.id) != (source.channel, source.id):
+                named = self._ranges.destinations([source.name])
+                own = [one for one in named if (one.channel, one.id) == (source.channel, source.id)]
+                if not own:
                     continue
                 above = {source.channel: state.next(source) or 1}
-                self._summary.waiting += self._ranges.heads([one], above)[source.channel].rows
+                self._summary.waiting += self._ranges.heads(own, above)[source.channel].rows
             except DestinationUnavailable:
                 raise
             except DestinationError:
                 continue
-            found[source] = one
+            (found[source],) = own
         return found
 
     def _audited(

@@ -52,18 +52,19 @@ def find(
 ) -> tuple[tuple[RangeDestination, ...], tuple[str, ...]]:
     """The destinations that are there now, in the order of names; and names in `known` that are not there.
 
-    Any other name of which there is no destination is an error. A pattern may match nothing.
+    Of a spanning destination these are all parts. Any other name of which there is no destination is an
+    error. A pattern may match nothing.
     """
-    found: dict[str, RangeDestination] = {}
+    found: set[RangeDestination] = set()
     gone: list[str] = []
     for word in dict.fromkeys(words):
         if is_pattern(word):
-            found |= {one.name: one for one in ranges.destinations(pattern=word)}
+            found.update(ranges.destinations(pattern=word))
             continue
         if parse_destination(word).is_reserved:
             raise LocalError(f"{word} has a part on every channel, and cannot be archived")
         try:
-            (one,) = ranges.destinations([word])
+            parts = ranges.destinations([word])
         except DestinationUnavailable:
             raise
         except DestinationError:
@@ -71,8 +72,8 @@ def find(
                 raise
             gone.append(word)
         else:
-            found[one.name] = one
-    return tuple([found[name] for name in sorted(found)]), tuple(gone)
+            found.update(parts)
+    return tuple(sorted(found)), tuple(gone)
 
 
 def matches(name: str, words: Sequence[str]) -> bool:

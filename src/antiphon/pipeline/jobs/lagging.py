@@ -135,15 +135,16 @@ class Lagging:
             ReaderLag(
                 "subscription",
                 subscription["name"],
-                row["channel"],
+                part["channel"],
                 None,
                 subscription["backlog"],
                 None if subscription["backlog"] else 0,
                 None if subscription["backlog"] else 0.0,
-                (row["name"],),
+                (part["name"],),
             )
             for row in self._destinations()
-            for subscription in row["subscriptions"]
+            for part in row.get("parts") or [row]
+            for subscription in part["subscriptions"]
             if subscription["durable"] or (subscription["shared"] and subscription["name"])
         ]
 
@@ -169,7 +170,7 @@ class Lagging:
         """Of one channel. Destinations that are behind their channel count from where they are."""
         by_start: dict[int, list[RangeDestination]] = {}
         for one in destinations:
-            by_start.setdefault(offset.next_of(one.name, channel), []).append(one)
+            by_start.setdefault(offset.next_of(one.label, channel), []).append(one)
         rows, size, seconds = 0, 0, 0.0
         for start, own in by_start.items():
             if start < stop:

@@ -239,15 +239,16 @@ class Replaying:
         if identity.cluster != self._ranges.cluster():
             return
         try:
-            (one,) = self._ranges.destinations([settings.destination])
+            named = self._ranges.destinations([settings.destination])
         except DestinationUnavailable:
             raise
         except DestinationError:
             return
-        if ArchiveSource(one.name, one.channel, one.id) in self._sources(state):
+        own = {ArchiveSource(one.name, one.channel, one.id) for one in named}
+        if not own.isdisjoint(self._sources(state)):
             raise ArchiveError(
-                f"{one.name} is one of those that were archived, and would get its own messages again:"
-                " replay them to another destination"
+                f"{settings.destination} is one of those that were archived, and would get its own messages"
+                " again: replay them to another destination"
             )
 
     def _known_plan(self) -> ReplayPlan | None:

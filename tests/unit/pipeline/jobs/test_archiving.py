@@ -209,6 +209,17 @@ def test_a_destination_that_is_made_again_is_another_source(archive: Archive, br
     assert len(archive.folder.state().files) == 2
 
 
+def test_each_part_of_a_spanning_destination_is_a_source(archive: Archive, broker: Broker) -> None:
+    for channel in ("a", "b"):
+        broker.create("topic:wide", channel, is_part=True)
+    numbers = [*broker.publish("a/topic:wide", 4)], [*broker.publish("b/topic:wide", 6)]
+    for words in (["topic:wide"], ["topic:*", "topic:wide"]):
+        archive.archive(*words)
+        found = {(source.name, source.channel): source for source in archive.folder.state().files}
+        assert list(found) == [("topic:wide", "a"), ("topic:wide", "b")]
+    assert archive.numbers() == [*numbers[0], *numbers[1]]
+
+
 def test_a_destination_that_is_deleted_during_a_run_holds_up_no_other(
     archive: Archive, broker: Broker
 ) -> None:

@@ -269,6 +269,19 @@ def test_a_topic_without_a_message_is_sound(archive: Archive, broker: Broker) ->
     assert (said.problems, said.waiting) == ([], 3)
 
 
+def test_parts_of_a_spanning_destination_are_compared_each_with_its_own(tmp_path: Path) -> None:
+    broker = Broker("a", "b")
+    archive = Archive(tmp_path / "archive", broker)
+    for channel in ("a", "b"):
+        broker.create("topic:wide", channel, is_part=True)
+    broker.publish("a/topic:wide", 4)
+    broker.publish("b/topic:wide", 6)
+    archive.archive("topic:wide")
+    broker.publish("b/topic:wide", 1)
+    said = audit(archive, "topic:wide")
+    assert (said.problems, said.rows, said.compared, said.waiting) == ([], 10, 10, 1)
+
+
 def test_another_cluster_cannot_vouch(archive: Archive, broker: Broker) -> None:
     broker.create("topic:x")
     archive.archive("topic:x")

@@ -119,6 +119,17 @@ def test_subscriptions_are_found_by_name_and_what_is_not_known_is_not_zero() -> 
         lagging(Broker(), rows=rows).lags(["audit", "nobody"])
 
 
+def test_of_a_spanning_destination_each_part_has_a_line() -> None:
+    part = {"name": "topic:x", "subscriptions": [{"name": "audit", "durable": True, "shared": False}]}
+    parts = [
+        {**part, "channel": channel, "subscriptions": [{**part["subscriptions"][0], "backlog": backlog}]}  # type: ignore[dict-item]
+        for channel, backlog in (("a", 3), ("b", 4))
+    ]
+    rows = [{"name": "topic:x", "channel": ["a", "b"], "subscriptions": [], "parts": parts}]
+    found = lagging(Broker(), rows=rows).lags(["audit"])
+    assert [(lag.channel, lag.rows) for lag in found] == [("a", 3), ("b", 4)]
+
+
 def test_each_measure_has_an_alarm_of_its_own() -> None:
     lags = [
         ReaderLag("hold", "nightly", "a", 3, 5, 500, 12.5),
