@@ -184,7 +184,7 @@ def test_a_ca_that_was_renewed_is_read_again(tmp_path: Path) -> None:
         ({"server_name": ""}, "tls: server_name is the name of a host; it was ''"),
         ({"key": "x"}, "tls: key is given without its certificate"),
         ("/nowhere/ca.pem", "the CA file /nowhere/ca.pem cannot be read: No such file or directory"),
-        (str(MADE.key("server")), "holds no certificate of a CA in PEM"),
+        pytest.param(str(MADE.key("server")), "holds no certificate of a CA in PEM", id="a key"),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(choice: Any, complaint: str) -> None:
