@@ -78,7 +78,7 @@ clean: ## remove caches and build results; .venv and antiphon-data stay
 # What running needs, a cluster too, and no more.
 $(VENV)/.installed-run: pyproject.toml | $(BIN)/pip
 	@echo "installing antiphon into $(VENV)" >&2
-	@$(PIP_INSTALL) --editable '.[cluster]'
+	@$(PIP_INSTALL) --editable '.[cluster,regex]'
 	@touch $@
 
 # Everything: all extras, and the tools of the developers. Spark needs Java, which pip does not bring: root on

@@ -12,6 +12,7 @@
     |   +-- InvalidName
     |   +-- InvalidMessage      a body, a property or a header that no message may have
     |   +-- InvalidSelector     a condition on messages that breaks the rules of selectors
+    |   +-- InvalidPattern      a pattern of names that cannot be understood here
     |   +-- InvalidOption       an option of the Spark source or sink that is unknown, or cannot be
     |   +-- MessageTooLarge
     |   +-- TransactionTooLarge     beyond the limits of a transaction; nothing of it is left behind
@@ -158,6 +159,12 @@ class InvalidSelector(LocalError):
         )
         error.position = position
         return error
+
+
+class InvalidPattern(LocalError):
+    """A pattern of names is no glob or no regular expression of RE2, or RE2 is not installed here."""
+
+    code = "local.invalid_pattern"
 
 
 class InvalidOption(LocalError):

@@ -292,6 +292,13 @@ BATCH_UNREADABLE: Final = _declare(
 
 # --- messages and clients ------------------------------------------------------------------------
 
+PATTERN_UNDECIDED: Final = _declare(
+    "pattern.undecided",
+    _ERROR,
+    "channel {channel} cannot tell which topics belong to {pattern}: {problem}",
+    'A primary without google-re2 cannot evaluate a pattern of match="regex". New topics keep their messages '
+    "for its subscriptions until a primary can.",
+)
 MESSAGES_DEAD: Final = _declare(
     "messages.dead",
     _WARNING,

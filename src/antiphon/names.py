@@ -31,6 +31,15 @@ CHANNELS_MAX: Final = 64
 TEMPORARY: Final = "_TEMP"
 """How the names of temporary destinations begin: `queue:_TEMP.a.4711` lives in channel `a`, under id 4711."""
 
+FAMILY: Final = "_MATCH"
+"""How the names of families begin: `topic:_MATCH.glob.prices.*` is the topics with names that match."""
+
+Match = Literal["glob", "regex"]
+"""What a pattern of names is."""
+
+MATCHES: Final[tuple[Match, ...]] = ("glob", "regex")
+
+PATTERN_BYTES_MAX: Final = 240
 PLAIN: Final = "antiphon"
 SECURE: Final = "antiphons"
 """The schemes of urls: without TLS, and with it."""
@@ -57,7 +66,12 @@ class DestinationName(NamedTuple):
     @property
     def has_parts(self) -> bool:
         """Has every channel a part of this, without a placement?"""
-        return str(self) in IN_PARTS
+        return str(self) in IN_PARTS or self.is_family
+
+    @property
+    def is_family(self) -> bool:
+        """Are these the topics whose names match a pattern? Only consumers use such a name."""
+        return self.kind == "topic" and self.name.startswith(f"{FAMILY}.")
 
     @property
     def can_be_chosen(self) -> bool:
@@ -101,6 +115,57 @@ def channel_of_temporary(name: DestinationName) -> str:
     return name.name.removeprefix(f"{TEMPORARY}.").rpartition(".")[0]
 
 
+def family_name(match: str, pattern: str) -> str:
+    """The name of the topics that match a pattern such as `topic:prices.*`; raises InvalidName.
+
+    Whether the pattern can be understood is not looked at here.
+    """
+    if match not in MATCHES:
+        raise InvalidName(f"match is 'glob' or 'regex'; it was {_shown(str(match))}")
+    if not isinstance(pattern, str):
+        raise InvalidName(f"a pattern is of type {type(pattern).__name__}, not str")
+    kind, colon, name = pattern.partition(":")
+    if kind == "queue" and colon:
+        raise InvalidName(
+            f"{_shown(pattern)} is a pattern of queues: only topics are subscribed to by a pattern"
+        )
+    if kind != "topic" or not colon:
+        raise InvalidName(f"the pattern {_shown(pattern)} does not start with topic:")
+    text = f"topic:{FAMILY}.{match}.{name}"
+    parse_destination(text)
+    return text
+
+
+def pattern_of(family: str) -> tuple[str, str]:
+    """The way of matching, and the pattern without `topic:`, in the name of a family."""
+    _, match, pattern = family.split(".", 2)
+    return match, pattern
+
+
+def check_stored(name: DestinationName) -> None:
+    """Raise InvalidName for the topics that match a pattern: only consumers take them together."""
+    if name.is_family:
+        raise InvalidName(f"{name} stands for the topics that match a pattern, and is only consumed")
+
+
+def shown_name(name: str) -> str:
+    """A name for people; that of a family as `topic:prices.* (glob)`."""
+    if not name.startswith(f"topic:{FAMILY}."):
+        return name
+    match, pattern = pattern_of(name)
+    return f"topic:{pattern} ({match})"
+
+
+def _complaint_of_family(name: str) -> str | None:
+    match, dot, pattern = name.removeprefix(f"{FAMILY}.").partition(".")
+    if match not in MATCHES or not dot:
+        return "is no name of topics that match a pattern"
+    size = len(pattern.encode())
+    if not 1 <= size <= PATTERN_BYTES_MAX:
+        return f"has a pattern of {size} bytes; 1 to {PATTERN_BYTES_MAX} are allowed"
+    return _complaint(pattern)
+
+
 def parse_destination(text: str) -> DestinationName:
     """Parse `queue:orders`; raise InvalidName, saying which rule is broken.
 
@@ -114,10 +179,18 @@ def parse_destination(text: str) -> DestinationName:
     complaint = _complaint(name)
     if complaint:
         raise InvalidName(f"destination {_shown(text)} {complaint}")
-    if "*" in name or "?" in name:
+    parsed = DestinationName(kind=cast(DestinationKind, kind), name=name)
+    if parsed.is_family:
+        complaint = _complaint_of_family(name)
+        if complaint:
+            raise InvalidName(f"destination {_shown(text)} {complaint}")
+    elif "*" in name or "?" in name:
         # A literal name would wait for messages that no client sends to it.
-        raise InvalidName(f"destination {_shown(text)} has a wildcard, and there are no wildcard names yet")
-    return DestinationName(kind=cast(DestinationKind, kind), name=name)
+        raise InvalidName(
+            f"destination {_shown(text)} has a wildcard: consumers take the topics that match a pattern with "
+            "match='glob' or match='regex', and no name has one"
+        )
+    return parsed
 
 
 def check_subscription_name(name: object) -> None:

@@ -14,8 +14,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.names import family_name
 from antiphon.ranges import Ranges
-from antiphon.wire.commands import ClaimClientId, CommandKind, ExpireClientId, ReleaseClientId
+from antiphon.wire.commands import (
+    ClaimClientId,
+    CommandKind,
+    CreateDestination,
+    ExpireClientId,
+    MatchTopics,
+    ReleaseClientId,
+)
 from antiphon.wire.transactions import Consumed, Participant
 from tests.property.restored import RestoredChannel
 from tests.unit.message_manager.channel import Client, finish, forget, of_node, resolve
@@ -88,6 +96,11 @@ class Talk:
             self.commit_staged,
             self.claim,
             self.create_temporary,
+            self.create_topic,
+            self.delete_topic,
+            self.create_family,
+            self.match,
+            self.match,
             self.rubbish,
             self.pass_time,
             self.begin_anew,
@@ -106,8 +119,9 @@ class Talk:
 
     def source(self) -> tuple[int, int]:
         """A queue, or a topic with one of its subscriptions."""
-        topics = self.channel.manager.state.directory.topics
-        subscriptions = [(topic.id, id) for topic in topics for id in topic.subscriptions]
+        directory = self.channel.manager.state.directory
+        origins = [*directory.topics, *directory.families]
+        subscriptions = [(origin.id, id) for origin in origins for id in origin.subscriptions]
         return self.chance.choice([*((id, 0) for id in self.destinations), *subscriptions])
 
     def ranges(self, source: tuple[int, int]) -> Ranges:
@@ -138,8 +152,9 @@ class Talk:
     def subscribe(self, client: Client) -> None:
         start = self.chance.choice(("latest", "earliest", self.number()))
         name, shared = self.chance.choice(SUBSCRIPTIONS)
+        families = [family.id for family in self.channel.manager.state.directory.families]
         command = client.subscribe(
-            self.destination,
+            self.chance.choice([self.destination, *families]),
             name,
             start,
             shared=shared,
@@ -147,6 +162,37 @@ class Talk:
             no_local=not shared and self.chance.random() < 0.4,
         )
         self.channel.order(command)
+
+    def create_topic(self, client: Client) -> None:
+        name = f"t{self.channel.next}"
+        self.destinations.append(self.channel.create_topic(name, self.chance.choice(RETENTIONS)))
+
+    def delete_topic(self, client: Client) -> None:
+        if len(self.destinations) > 6:
+            gone = self.destinations.pop(self.chance.randrange(3, len(self.destinations)))
+            self.channel.order(client.delete(gone))
+
+    def create_family(self, client: Client) -> None:
+        name = family_name("glob", self.chance.choice(("topic:*", "topic:t*3*"))).removeprefix("topic:")
+        self.channel.order(of_node(CreateDestination(kind=2, name=name, settings="{}")))
+
+    def match(self, client: Client) -> None:
+        """Any decision about topics: the fold does not know which names a pattern means."""
+        directory = self.channel.manager.state.directory
+        families, topics = list(directory.families), [topic.id for topic in directory.topics]
+        if not families:
+            return
+        family = self.chance.choice(families)
+        through = self.chance.choice([*topics, *topics, self.number()])
+        some = sorted(self.chance.sample(topics, self.chance.randrange(len(topics) + 1)))
+        wish = MatchTopics(
+            family=family.id,
+            term=self.channel.manager.term,
+            after=self.chance.choice((family.decided_through, family.decided_through, 0)),
+            through=through,
+            topics=Ranges.of_numbers(some),
+        )
+        self.channel.order(of_node(wish))
 
     def unsubscribe(self, client: Client) -> None:
         self.channel.order(client.unsubscribe(self.source()[1]))
@@ -301,7 +347,7 @@ def test_to_restore_what_was_captured_changes_nothing_whatever_was_said(seed: in
 def test_a_long_talk_has_something_of_everything() -> None:
     """Keeps what is drawn honest."""
     seen: set[str] = set()
-    for seed in range(12):
+    for seed in range(24):
         talk = Talk(seed)
         for _ in range(60):
             talk.talk(1)
@@ -313,6 +359,9 @@ def test_a_long_talk_has_something_of_everything() -> None:
             seen |= {"prepared" for _ in state.transactions.prepared} | {"locked" for _ in state.locks}
             seen |= {"staged" for _ in state.transactions.staged}
             seen |= {"subscribed" for topic in state.directory.topics for _ in topic.subscriptions}
+            seen |= {"joined" for family in state.directory.families if family.subscriptions and family.live}
+            seen |= {"undecided" for _ in state.directory.undecided.families}
     assert seen == {
         *("consumed", "audited", "kept", "acks", "prepared", "locked", "staged", "subscribed"),
+        *("joined", "undecided"),
     }

@@ -11,8 +11,12 @@ from antiphon.errors import InvalidName
 from antiphon.names import (
     DestinationName,
     check_property_name,
+    check_stored,
     check_subscription_name,
+    family_name,
     parse_destination,
+    pattern_of,
+    shown_name,
 )
 
 
@@ -55,6 +59,44 @@ def test_names_with_an_underscore_are_reserved() -> None:
 def test_a_bad_destination_is_refused_with_the_rule_it_breaks(text: Any, complaint: str) -> None:
     with pytest.raises(InvalidName, match=complaint):
         parse_destination(text)
+
+
+@pytest.mark.parametrize("pattern", ["prices.*", "a", "a.b.c", "?", "a" * 240])
+@pytest.mark.parametrize("match", ["glob", "regex"])
+def test_a_pattern_has_a_name_of_its_own(match: str, pattern: str) -> None:
+    name = family_name(match, f"topic:{pattern}")
+    assert pattern_of(name) == (match, pattern)
+    assert shown_name(name) == f"topic:{pattern} ({match})"
+    assert shown_name("topic:plain") == "topic:plain"
+    parsed = parse_destination(name)
+    assert str(parsed) == name
+    assert (parsed.is_family, parsed.has_parts, parsed.can_be_chosen) == (True, True, False)
+    with pytest.raises(InvalidName, match="only consumed"):
+        check_stored(parsed)
+
+
+@pytest.mark.parametrize(
+    ("match", "pattern", "complaint"),
+    [
+        ("like", "topic:a", "match is 'glob' or 'regex'"),
+        ("glob", "queue:a", "a pattern of queues"),
+        ("glob", "a*", "does not start with topic:"),
+        ("glob", "topic:", "a pattern of 0 bytes"),
+        ("glob", "topic:" + "a" * 241, "a pattern of 241 bytes"),
+        ("glob", "topic: a", "whitespace"),
+        ("regex", "topic:e\u0301", "NFC"),
+        ("glob", 7, "of type int"),
+    ],
+)
+def test_a_bad_pattern_is_refused(match: str, pattern: Any, complaint: str) -> None:
+    with pytest.raises(InvalidName, match=complaint):
+        family_name(match, pattern)
+
+
+@pytest.mark.parametrize("name", ["_MATCH.", "_MATCH.glob", "_MATCH.glob.", "_MATCH.like.a"])
+def test_a_name_of_a_family_has_a_pattern(name: str) -> None:
+    with pytest.raises(InvalidName):
+        parse_destination(f"topic:{name}")
 
 
 def test_the_complaint_about_a_huge_name_is_short() -> None:

@@ -21,7 +21,7 @@ from antiphon.client.aio.connection import RECONNECT_S, AckName, State
 from antiphon.client.aio.connection import connect as connect_asynchronously
 from antiphon.client.aio.creating import CreationResult
 from antiphon.client.aio.holds import LIMIT_DEFAULT_S, HoldReport
-from antiphon.client.aio.ranges import PAGE_BYTES, Bound, ChannelHead, Match, RangeDestination, RangePage
+from antiphon.client.aio.ranges import PAGE_BYTES, Bound, ChannelHead, RangeDestination, RangePage
 from antiphon.client.aio.ranges import Ranges as AsyncRanges
 from antiphon.client.aio.staging import TIME_LIMIT_S, Committed, StagedPart
 from antiphon.client.aio.staging import PartWriter as AsyncPartWriter
@@ -31,6 +31,7 @@ from antiphon.client.core.publication import Row
 from antiphon.client.core.receipts import Receipt, Receipts
 from antiphon.errors import AntiphonError
 from antiphon.message import MessageView
+from antiphon.names import Match
 from antiphon.tls import TlsChoice
 from antiphon.values import PropertyValue
 
@@ -768,6 +769,7 @@ class Session(SessionByHand):
         shared: str | bool = False,
         no_local: bool = False,
         start: Start | None = None,
+        match: Match | None = None,
         create: bool = True,
         channel: str = "",
     ) -> Consumer:
@@ -776,9 +778,7 @@ class Session(SessionByHand):
         At most `prefetch` messages, and about 1 MiB, are sent ahead of those that the application has
         taken. By default that is 32 at first and up to 1,000 as the application takes them, so that
         workers which start one after the other share a backlog. With 0 nothing is sent ahead: each call
-        asks for the messages it returns, and other consumers get the rest. A call that ends without a
-        message leaves nothing behind: messages on their way go back to their queue as if they had not
-        been delivered.
+        asks for the messages it returns, and a call that ends without a message leaves nothing behind.
 
         A consumer of a topic has a subscription, which ends when the consumer is closed. A `durable`
         subscription has a name, unique for the connection's client id, and stays: messages wait in it
@@ -793,24 +793,24 @@ class Session(SessionByHand):
         share it if their connections have the same client id, or none.
 
         With a `selector` only the messages that match it come; those of a queue that do not stay for
-        other consumers, those of a topic never enter the subscription. All consumers of a subscription
-        have its topic and its selector. A durable subscription that had others begins anew, or
-        SubscriptionInUse while a consumer has it. A text that is no selector raises InvalidSelector,
-        which shows the place.
+        other consumers. All consumers of a subscription have its topic and its selector. A durable
+        subscription that had others begins anew, or SubscriptionInUse while a consumer has it.
+
+        With `match` the name is a pattern of topics: those that match are consumed as one, also those
+        that are made later, each from its first message on. In a "glob" `*` and `?` stand for any
+        characters, dots included; a "regex" is one of RE2. The whole name must match, without its
+        "topic:".
 
         A destination that does not exist is made, unless `create` is False: then DestinationError. Every
-        channel has a part of "queue:_DMQ", the dead messages, and of "topic:_LOG", the events: the parts
-        are consumed as one, or that of one `channel`. A message's `channel` says where it is from.
-
-        A consumer that is dropped without being closed gives back the messages it has not handed out,
-        after a moment. A call for the same consumer in that moment goes on where it was, so that calls
-        like `session.consumer("queue:orders").receive()` may follow each other.
+        channel has a part of "queue:_DMQ", the dead messages, of "topic:_LOG", the events, and of a
+        pattern: the parts are consumed as one, or that of one `channel`. A message's `channel` says
+        where it is from.
 
         >>> with session.consumer("queue:orders", prefetch=100) as consumer:
         ...     message = consumer.receive(timeout=1.0)
         >>> consumer = session.consumer("topic:prices", durable="audit", start="earliest")
-        >>> worker = session.consumer("topic:prices", shared="workers")
         >>> urgent = session.consumer("queue:orders", selector="region = 'EU' AND JMSPriority >= 7")
+        >>> everything = session.consumer("topic:prices.*", match="glob")
         """
         return Consumer(
             self._loop,
@@ -823,6 +823,7 @@ class Session(SessionByHand):
                     shared=shared,
                     no_local=no_local,
                     start=start,
+                    match=match,
                     create=create,
                     channel=channel,
                 )

@@ -24,7 +24,7 @@ from antiphon.errors import ProtocolError
 from antiphon.wire.primitives import Buffer, Reader, Writer, encode_text, pack
 
 MAGIC: Final = 0xA971
-VERSION: Final = 18
+VERSION: Final = 19
 
 _HEAD = Struct("<HBBIH16s16s")
 _START: Final = pack(Struct("<HB"), MAGIC, VERSION)

@@ -1064,6 +1064,8 @@ Targets = Annotated[tuple[Target, ...], list_of(Layout(Target), 22)]
 class Deliver(BusMessage):
     """The primary to one client manager or to several: messages of one destination.
 
+    Of a family `topics` are the names of the pieces' topics; otherwise there are none.
+
     Each client manager has a stream of its own, numbered 1, 2, 3 … within a term. Several that need the same
     rows get one message, each under its own number. A stream is named after the run of its client manager, by
     the number of its PRODUCER_OPEN: another run, another stream.
@@ -1073,6 +1075,7 @@ class Deliver(BusMessage):
     destination: U64
     targets: Targets
     pieces: Pieces
+    topics: Texts = ()
 
 
 @declare(51, to=CLIENT_MANAGER, lane=TO_ONE, is_periodic=True)

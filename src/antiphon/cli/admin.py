@@ -309,9 +309,12 @@ def _destinations(arguments: argparse.Namespace) -> int:
     if temporary and not arguments.temporary:
         destinations = [row for row in destinations if not row.get("temporary")]
     columns = ("name", "channel", "messages", "in_flight", "consumers", "bytes", "published", "acknowledged")
-    print(_table(destinations, columns))
+    print(_table([row for row in destinations if "pattern" not in row], columns))
+    patterns = [row for row in destinations if "pattern" in row]
+    if patterns:
+        print(_table(patterns, ("pattern", "channel", "topics", "in_flight", "consumers")))
     subscriptions = [
-        {"topic": row["name"], **subscription}
+        {"topic": row.get("pattern", row["name"]), **subscription}
         for row in destinations
         for subscription in row["subscriptions"]
     ]

@@ -34,6 +34,7 @@ from antiphon.cli.options import (
     tls_option,
 )
 from antiphon.json_values import json_value
+from antiphon.names import MATCHES
 
 CHUNK = 1000
 TIMED_OUT = 3
@@ -63,6 +64,11 @@ def add_command(commands: Any) -> None:
         metavar="NAME",
         help="of a topic: share the subscription of this name with other consumers, until the last has gone; "
         "with --durable, and without a name of its own: share that one",
+    )
+    parser.add_argument(
+        "--match",
+        choices=MATCHES,
+        help="the destination is a pattern: receive from all topics that match, also from those made later",
     )
     parser.add_argument(
         "--from",
@@ -112,6 +118,7 @@ async def _receive(arguments: argparse.Namespace) -> int:
             durable=arguments.durable,
             shared=arguments.shared,
             start=arguments.start,
+            match=arguments.match,
             create=create,
             channel=arguments.channel,
         ) as consumer,

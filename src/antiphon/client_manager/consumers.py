@@ -436,6 +436,7 @@ class Consumers:
                 consumer=consumer.number,
                 channel=channel,
                 pieces=pieces,
+                topics=message.topics,
             ),
         )
 

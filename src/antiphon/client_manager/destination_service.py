@@ -42,18 +42,20 @@ from antiphon.client_manager.loads import Loads
 from antiphon.client_manager.ordering import Ordering
 from antiphon.client_manager.session import AS_IT_IS, Creation, SessionLane
 from antiphon.client_manager.settings import ClientManagerSettings
-from antiphon.errors import DestinationUnavailable, InvalidName
+from antiphon.errors import DestinationUnavailable, InvalidName, InvalidPattern
 from antiphon.names import (
     CHANNELS_MAX,
-    IN_PARTS,
     TEMPORARY,
     DestinationName,
     channel_of_temporary,
     parse_destination,
+    pattern_of,
     read_channels,
+    shown_name,
     spans,
     spell_channels,
 )
+from antiphon.selectors.name_patterns import compile_pattern
 from antiphon.wire.commands import (
     CommandKind,
     CreateDestination,
@@ -163,13 +165,13 @@ class DestinationService:
 
     def open(self, text: str, waiter: Waiter, *, may_create: bool, channel: str = "") -> None:
         """Find a destination, and make it if there is none and `may_create`."""
-        if text in IN_PARTS:
-            self._open_part(text, waiter, channel, may_create=may_create)
-            return
         if text in _TEMPORARY_PLACES:
             self._find_place(waiter, channel)
             return
         parsed = _parse(text)
+        if parsed.has_parts:
+            self._open_part(parsed, waiter, channel, may_create=may_create)
+            return
         if parsed.is_temporary:
             self._open_temporary(parsed, waiter)
             return
@@ -182,13 +184,22 @@ class DestinationService:
         else:
             self._search(Creation(name, AS_IT_IS if may_create else None, channel), waiter)
 
-    def _open_part(self, name: str, waiter: Waiter, channel: str, *, may_create: bool) -> None:
-        """Find a channel's part of a destination of the system, which has no placement."""
+    def _open_part(self, parsed: DestinationName, waiter: Waiter, channel: str, *, may_create: bool) -> None:
+        """Find a channel's part of a queue of the system, or of a family: they have no placement."""
+        name = str(parsed)
+        if parsed.is_family:
+            try:
+                compile_pattern(*pattern_of(name))
+            except InvalidPattern as error:
+                raise Refusal(error.code, error.text) from None
         if not channel and len(self._channels) == 1:
             channel = self._system
         if channel not in self._channels:
             names = ", ".join(self._channels)
-            raise Refusal(REFUSED, f"every channel has a {name} of its own: name one of the channels {names}")
+            raise Refusal(
+                REFUSED,
+                f"every channel has a {shown_name(name)} of its own: name one of the channels {names}",
+            )
         creation = Creation(name, AS_IT_IS if may_create else None, channel)
         self._search(creation, waiter)
 
@@ -510,7 +521,7 @@ def _parse(text: str) -> DestinationName:
         name = parse_destination(text)
     except InvalidName as error:
         raise Refusal(error.code, error.text) from None
-    if name.is_reserved:
+    if name.is_reserved and not name.has_parts:
         raise Refusal(InvalidName.code, _not_to_choose(text))
     return name
 
@@ -521,9 +532,10 @@ _TEMPORARY_PLACES = (f"queue:{TEMPORARY}", f"topic:{TEMPORARY}")
 def _has_placement(name: str) -> bool:
     """Does the system channel know the channel of this name? Otherwise the request, or the name, says it.
 
-    The others are not remembered either: every channel has a dead queue, and temporary ones come and go.
+    The others are not remembered either: every channel has a part, or they are temporary and come and go.
     """
-    return name not in IN_PARTS and not parse_destination(name).is_temporary
+    parsed = parse_destination(name)
+    return not (parsed.has_parts or parsed.is_temporary)
 
 
 def _not_to_choose(name: str) -> str:
@@ -590,13 +602,16 @@ def _in_words(channels: Sequence[str]) -> str:
 def _unknown(name: str) -> str:
     is_temporary = parse_destination(name).is_temporary
     gone = " any more: it lived with the session that made it" if is_temporary else ""
-    return f"there is no destination {name}{gone}"
+    return f"there is no destination {shown_name(name)}{gone}"
 
 
 def _silent(channel: str, name: str) -> str:
-    return f"channel {channel} does not answer at the moment, so whether there is a {name} is not known"
+    why = f"channel {channel} does not answer at the moment"
+    return f"{why}, so whether there is a {shown_name(name)} is not known"
 
 
 def _no_quorum(search: Search) -> str:
     why = orders_nothing(search.ordered_in)
-    return f"{search.creation.name} could not be made in time: {why}. What exists can still be used"
+    return (
+        f"{shown_name(search.creation.name)} could not be made in time: {why}. What exists can still be used"
+    )

@@ -1,7 +1,8 @@
 """Subscription finder: the channel of a subscription, by client id and name.
 
 No channel has a list of all subscriptions, so all channels are asked at once, and the first that has it
-decides. "None" is answered only when every channel has said so.
+decides. "None" is answered only when every channel has said so. A subscription to a family has a part in
+every channel: a client asks for the others one by one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from antiphon.client_manager.asking import Answer, Asking
 from antiphon.client_manager.connection import Refusal
 from antiphon.client_manager.destination_service import Waiter
 from antiphon.errors import SubscriptionInUse, SubscriptionUnavailable
+from antiphon.names import parse_destination
 from antiphon.wire.frames import SubscriptionFind, SubscriptionFound
 
 NO_SUBSCRIPTION = "subscription.unknown"
@@ -43,7 +45,7 @@ class SubscriptionFinder:
         self._is_mine_and_leaving = is_mine_and_leaving
 
     def find(self, client_id: str, wish: SubscriptionFind, waiter: Waiter) -> None:
-        """Find a subscription of a client id, in whichever channel it is."""
+        """Find a subscription of a client id, in whichever channel it is, or in a given one."""
         if wish.channel and wish.channel not in self._channels:
             raise Refusal(NO_SUBSCRIPTION, f"there is no channel {wish.channel[:80]!r}")
         channels = (wish.channel,) if wish.channel else self._channels
@@ -82,13 +84,14 @@ class SubscriptionFinder:
         if hunt.ends and self._is_used(answer, channel):
             text = f"subscription {hunt.name[:80]!r} has a consumer, or a transaction has messages of it"
             return Refusal(SubscriptionInUse.code, text)
+        is_family = parse_destination(answer["topic"]).is_family
         return SubscriptionFound(
             request=hunt.waiter.request,
             subscription=answer["subscription"],
             destination=answer["destination"],
             channel=channel,
             topic=answer["topic"],
-            channels=tuple(answer["channels"]),
+            channels=self._channels if is_family else tuple(answer["channels"]),
         )
 
     def _is_used(self, answer: Answer, channel: str) -> bool:

@@ -18,6 +18,7 @@ What it leaves to others
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from heapq import merge
 from typing import Any, Final
 
 from antiphon.bus.effects import Multicast, Send
@@ -47,6 +48,7 @@ from antiphon.message_manager.delivery.burials import Burials
 from antiphon.message_manager.delivery.delivery import Delivery
 from antiphon.message_manager.delivery.doubts import Doubts
 from antiphon.message_manager.delivery.log_clock import LogClock
+from antiphon.message_manager.delivery.matching import Matching
 from antiphon.message_manager.delivery.primary import Primary
 from antiphon.message_manager.delivery.proposals import Proposals, counted_return, expiry, removal, skipping
 from antiphon.message_manager.effects import Effect
@@ -61,8 +63,9 @@ from antiphon.message_manager.reading import BatchReader
 from antiphon.message_manager.settings import MessageManagerSettings
 from antiphon.message_manager.state.channel_state import ChannelState, Store
 from antiphon.message_manager.state.destinations.directory import Destination
+from antiphon.message_manager.state.destinations.family import Family
+from antiphon.message_manager.state.destinations.queue import Queue
 from antiphon.message_manager.state.destinations.settings import channels_of
-from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.message_manager.state.sessions import NOBODY
 from antiphon.names import LOG_TOPIC_NAME
 from antiphon.wire.primitives import Buffer
@@ -72,6 +75,7 @@ __all__ = ["MessageManager", "MessageManagerSettings"]
 _NS_PER_MS: Final = 1_000_000
 _DATA: Final = int(EntryKind.DATA)
 
+_COUNTS: Final = ("bytes", "published", "acknowledged", "expired", "dropped", "dead", "purged", "duplicates")
 _LOAD_STEP: Final = 64 << 10
 
 CONSUMERS_PAGE: Final = 1_000
@@ -273,7 +277,12 @@ class MessageManager:
         doubts = Doubts(state.transactions, settings)
         burials = Burials(self.channel, state, self._reader, delivery, settings)
         return Primary(
-            term=state.term, delivery=delivery, proposals=proposals, doubts=doubts, burials=burials
+            term=state.term,
+            delivery=delivery,
+            proposals=proposals,
+            doubts=doubts,
+            burials=burials,
+            matching=Matching(state.directory, state.term, settings.match_pause_ms * _NS_PER_MS),
         )
 
     def announced(self, now_ns: int, term: int) -> None:
@@ -378,6 +387,8 @@ class MessageManager:
         effects += proposals.flush(now_ns, wall_ms)
         effects += primary.doubts.flush(now_ns)
         effects += primary.burials.flush(now_ns, wall_ms)
+        if state.directory.undecided.families:
+            effects += primary.matching.flush(now_ns)
         # Behind the reading, which may have met with damage.
         return [*effects, *self._mender.flush(now_ns, state)] if self._mender.is_busy else effects
 
@@ -415,6 +426,7 @@ class MessageManager:
             primary.proposals.next_deadline_ns(),
             primary.doubts.next_deadline_ns(self._now_ns),
             primary.burials.next_deadline_ns(self._now_ns),
+            primary.matching.next_deadline_ns(self._now_ns),
         ):
             if deadline_ns is not None and (earliest is None or deadline_ns < earliest):
                 earliest = deadline_ns
@@ -523,15 +535,17 @@ class MessageManager:
 
     def find(self, name: str) -> dict[str, Any] | None:
         """Look up a destination by `queue:orders`."""
-        found = self.state.directory.named(name)
-        if found is None:
+        directory = self.state.directory
+        found = directory.named(name)
+        known = directory.family_named(name) if found is None else found
+        if known is None:
             return None
         return {
-            "destination": found.id,
-            "name": found.name,
+            "destination": known.id,
+            "name": known.name,
             "channel": self.channel,
-            "settings_version": found.settings_version,
-            "settings": found.settings,
+            "settings_version": known.settings_version,
+            "settings": known.settings,
         }
 
     def find_subscription(self, client_id: str, name: str, *, is_durable: bool) -> dict[str, Any] | None:
@@ -571,13 +585,13 @@ class MessageManager:
         for place, consumer in self.primary.delivery.consumers_after(after):
             if len(rows) == CONSUMERS_PAGE:
                 return {"rows": rows, "next": rows[-1]["place"]}
-            destination = self.state.directory.get(consumer.destination)
+            destination = self.state.directory.consumable(consumer.destination)
             subscription = self.state.directory.subscription(consumer.subscription)
             session = self.state.sessions.get(consumer.session)
             rows.append(
                 {
                     "place": place,
-                    "destination": destination.name if destination is not None else "",
+                    "destination": _name_of(destination),
                     "channel": self.channel,
                     "subscription": subscription.subscriber if subscription is not None else "",
                     "client_id": session.client_id if session is not None else "",
@@ -595,7 +609,35 @@ class MessageManager:
         return [row for _, row in self.destinations_after(0)]
 
     def destinations_after(self, after: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """A row for each destination with a higher id; only the primary knows consumers and deliveries."""
+        """A row for each destination or family with a higher id; only the primary knows consumers and
+        deliveries.
+        """
+        return merge(self._destination_rows(after), self._family_rows(after), key=lambda row: row[0])
+
+    def _family_rows(self, after: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """A family stores and counts nothing by itself: its topics do."""
+        delivery = self.primary.delivery if self.primary else None
+        for family in self.state.directory.families:
+            if family.id <= after:
+                continue
+            yield (
+                family.id,
+                {
+                    "name": family.name,
+                    "channel": self.channel,
+                    "temporary": False,
+                    "pattern": family.shown,
+                    "topics": len(family.topics),
+                    "messages": 0,
+                    "in_flight": delivery.in_flight_count(family.id) if delivery else 0,
+                    "consumers": delivery.consumer_count(family.id) if delivery else 0,
+                    **dict.fromkeys(_COUNTS, 0),
+                    "blocked": False,
+                    "subscriptions": _subscriptions(family),
+                },
+            )
+
+    def _destination_rows(self, after: int) -> Iterator[tuple[int, dict[str, Any]]]:
         delivery = self.primary.delivery if self.primary else None
         for destination in self.state.directory.after(after):
             yield (
@@ -608,14 +650,7 @@ class MessageManager:
                     "messages": destination.live.count,
                     "in_flight": delivery.in_flight_count(destination.id) if delivery else 0,
                     "consumers": delivery.consumer_count(destination.id) if delivery else 0,
-                    "bytes": destination.bytes,
-                    "published": destination.published,
-                    "acknowledged": destination.acknowledged,
-                    "expired": destination.expired,
-                    "dropped": destination.dropped,
-                    "dead": destination.dead,
-                    "purged": destination.purged,
-                    "duplicates": destination.duplicates,
+                    **{name: getattr(destination, name) for name in _COUNTS},
                     "blocked": False,
                     "subscriptions": _subscriptions(destination),
                 },
@@ -648,8 +683,14 @@ def _advertised(primary: Primary) -> Advertised:
     return Advertised(names, channels)
 
 
-def _subscriptions(destination: Destination) -> list[dict[str, Any]]:
-    if not isinstance(destination, Topic):
+def _name_of(destination: Destination | Family | None) -> str:
+    if isinstance(destination, Family):
+        return destination.shown
+    return "" if destination is None else destination.name
+
+
+def _subscriptions(destination: Destination | Family) -> list[dict[str, Any]]:
+    if isinstance(destination, Queue):
         return []
     return [
         {

@@ -17,6 +17,10 @@ class MessageManagerSettings:
     """How long a new primary waits for consumers of an earlier term, and any primary for a lost client,
     before it gives their messages to others."""
 
+    match_pause_ms: int = 0
+    """How long a primary gathers new topics before it decides to which families they belong. More gather
+    while a decision is under way. A topic keeps its messages meanwhile."""
+
     log_time_interval_ms: int = 1_000
     """How often log time moves while there is traffic."""
 

@@ -30,7 +30,8 @@ from antiphon.errors import (
 if TYPE_CHECKING:
     from antiphon.blocking.face import Ranges
     from antiphon.client.aio.holds import HoldReport
-    from antiphon.client.aio.ranges import Bound, ChannelHead, Match, RangeDestination, RangePage
+    from antiphon.client.aio.ranges import Bound, ChannelHead, RangeDestination, RangePage
+    from antiphon.names import Match
 
 log = logging.getLogger("antiphon.pipeline")
 

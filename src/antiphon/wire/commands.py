@@ -94,6 +94,7 @@ class CommandKind(IntEnum):
     RELEASE_ID = 41
     EXPIRE_ID = 42
     CREATE_TEMPORARY = 50
+    MATCH = 60
     LOG_EVENTS = 70
 
 
@@ -126,7 +127,7 @@ _NUMBER_END = 1 << 64
 _KINDS = frozenset(int(kind) for kind in CommandKind)
 UNNUMBERED = frozenset((1, 2, 3, 17, 18))
 """Commands of a client manager for a session: they have no number of the session's."""
-OF_THE_NODE = frozenset((9, 10, 13, 19, 20, 21, 26, 27, 28, 31, 70))
+OF_THE_NODE = frozenset((9, 10, 13, 19, 20, 21, 26, 27, 28, 31, 60, 70))
 """Commands that only a node may ask for, never a session."""
 # How many numbers a command of this kind may take, if not exactly one.
 _COUNT_MAX = {
@@ -550,6 +551,20 @@ class SkipMessages(AnnotatedPayload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MatchTopics(AnnotatedPayload):
+    """Decide which topics with ids above `after`, up to `through`, belong to a family: those of these ids.
+
+    Void in another term, or if the family was decided through another id meanwhile.
+    """
+
+    family: U64
+    term: U64
+    after: U64
+    through: U64
+    topics: RangesToEnd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceDestination(AnnotatedPayload):
     """Place a destination of this name in this channel; ordered in the system channel only.
 
@@ -642,6 +657,7 @@ Payload: TypeAlias = (
     | ClaimClientId
     | ReleaseClientId
     | ExpireClientId
+    | MatchTopics
     | LogEvents
 )
 
@@ -681,6 +697,7 @@ _PAYLOADS: dict[int, type[Any]] = {
     CommandKind.RELEASE_ID: ReleaseClientId,
     CommandKind.EXPIRE_ID: ExpireClientId,
     CommandKind.CREATE_TEMPORARY: CreateTemporary,
+    CommandKind.MATCH: MatchTopics,
     CommandKind.LOG_EVENTS: LogEvents,
 }
 _KIND_OF: dict[type[Any], CommandKind] = {cls: CommandKind(kind) for kind, cls in _PAYLOADS.items()}

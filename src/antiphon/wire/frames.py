@@ -45,7 +45,7 @@ from antiphon.wire.transaction_frames import TransactionCommit as TransactionCom
 from antiphon.wire.transaction_frames import TransactionDecided as TransactionDecided
 
 MAGIC = b"ANTI"
-PROTOCOL_VERSION = 13
+PROTOCOL_VERSION = 14
 
 _HEAD = struct.Struct("<IB")
 _TEXT_LENGTH = struct.Struct("<H")
@@ -301,7 +301,8 @@ class SubscriptionFind:
 class SubscriptionFound:
     """The place of a subscription: commands about it go to `channel`.
 
-    `topic` is the name of its topic. One to a spanning topic has a part in each of its `channels`.
+    `topic` is the name of its topic or family. One to a spanning topic or a family has a part in each of its
+    `channels`.
     """
 
     request: U32
@@ -376,7 +377,10 @@ class ConsumerResumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deliver:
-    """Messages for a consumer: delivery numbers count on from `first_delivery` over all pieces."""
+    """Messages for a consumer: delivery numbers count on from `first_delivery` over all pieces.
+
+    Of a family `topics` are the names of the pieces' topics; otherwise there are none.
+    """
 
     session: U128
     destination: U64
@@ -384,6 +388,7 @@ class Deliver:
     first_delivery: U64
     consumer: U32
     channel: Text
+    topics: Texts = ()
     pieces: Pieces
 
 
@@ -594,6 +599,7 @@ def deliver_buffers(
     consumer: int,
     channel: str,
     pieces: Iterable[tuple[int, int, Sequence[Buffer]]],
+    topics: tuple[str, ...] = (),
 ) -> list[Buffer]:
     """A Deliver frame around batches that are not copied, equal to `encode_frame` of the same Deliver.
 
@@ -604,6 +610,8 @@ def deliver_buffers(
             encode_u128(session),
             pack(_DELIVER_STREAM, destination, term, first_delivery, consumer),
             encode_text(channel),
+            pack(_COUNT, len(topics)),
+            *map(encode_text, topics),
         )
     )
     buffers: list[Buffer] = [b""]

@@ -635,3 +635,12 @@ def test_a_great_many_losses_are_told_in_frames_that_fit() -> None:
     told = lost_told(stage)
     assert [len(frame.lost) for frame in told] == [65_536, 4_464]
     assert sum(frame.lost.count for frame in told) == lost.count
+
+
+def test_a_delivery_of_a_family_is_passed_on_with_the_names_of_topics() -> None:
+    stage, _, key = attached()
+    stage.tell(replace(deliver(key, 1, piece(40, [b"a"]), piece(50, [b"b"])), topics=("topic:x", "topic:y")))
+    (frame,) = stage.heard_of(frames.Deliver)
+    assert frame.topics == ("topic:x", "topic:y")
+    stage.tell(deliver(key, 3, piece(60, [b"c"])))
+    assert stage.heard_of(frames.Deliver)[-1].topics == ()

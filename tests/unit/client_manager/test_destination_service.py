@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -569,6 +571,65 @@ def test_a_part_that_was_deleted_is_asked_for_anew() -> None:
 
 
 # -- durable subscriptions -----------------------------------------------------------------
+
+
+PATTERN = "topic:_MATCH.glob.prices.*"
+
+
+def open_part(request: int, name: str, channel: str) -> frames.DestinationOpen:
+    return frames.DestinationOpen(request=request, name=name, create=True, channel=channel)
+
+
+def test_every_channel_has_a_part_of_a_pattern_without_a_placement() -> None:
+    stage = clustered()
+    stage.say(1, open_part(1, PATTERN, "b"))
+    assert [asked["question"] for asked in stage.asked] == ["destination"]
+    assert ordered(stage) == [
+        ("b", CreateDestination(kind=2, name="_MATCH.glob.prices.*", settings="{}")),
+    ]
+    stage.confirm_all()
+    ((request, id, channel),) = opened(stage)
+    assert (request, channel) == (1, "b") and id > 0
+    # Families come and go: nothing is remembered.
+    stage.say(1, open_part(2, PATTERN, "b"))
+    assert [asked["question"] for asked in stage.asked] == ["destination", "destination"]
+
+
+def refused_for(stage: Stage, frame: frames.ClientFrame) -> tuple[str, str]:
+    stage.say(1, frame)
+    failed = stage.heard_of(frames.Failed)[-1]
+    return failed.code, failed.text
+
+
+def test_a_pattern_that_cannot_be_evaluated_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = clustered()
+    code, text = refused_for(stage, open_part(1, "topic:_MATCH.regex.(", "a"))
+    assert code == "local.invalid_pattern" and "no regular expression of RE2" in text
+    monkeypatch.setitem(sys.modules, "re2", None)
+    code, text = refused_for(stage, open_part(2, "topic:_MATCH.regex.not known yet", "a"))
+    assert code == "local.invalid_pattern" and "antiphon[regex]" in text
+    code, text = refused_for(stage, open_part(3, "topic:_MATCH.like.a", "a"))
+    assert code == "local.invalid_name"
+    code, text = refused_for(stage, open_part(4, PATTERN, ""))
+    assert code == "destination.refused" and "name one of the channels" in text
+    create = frames.DestinationCreate(request=5, name=PATTERN, settings="{}")
+    code, text = refused_for(stage, create)
+    assert code == "local.invalid_name" and "the system's own" in text
+    assert ordered(stage) == []
+
+
+def test_the_part_of_a_subscription_is_looked_for_in_one_channel() -> None:
+    stage = clustered()
+    session = stage.open_session()
+    there = {"subscription": 7, "destination": 5, "consumers": [], "locked": False}
+    stage.subscriptions["", "audit"] = {**there, "channel": "c", "topic": PATTERN, "channels": []}
+    stage.say(1, replace(find(session), channel="b"))
+    assert [failed.code for failed in stage.heard_of(frames.Failed)] == ["subscription.unknown"]
+    stage.say(1, replace(find(session, 10), channel="c"))
+    stage.confirm_all()
+    (found,) = stage.heard_of(frames.SubscriptionFound)
+    assert (found.channel, found.topic) == ("c", PATTERN)
+    assert found.channels == CHANNELS, "every channel has a part of it"
 
 
 def find(session: int, request: int = 9) -> frames.SubscriptionFind:

@@ -357,6 +357,7 @@ def test_the_numbers_of_kinds_and_outcomes_never_change() -> None:
         "RELEASE_ID": 41,
         "EXPIRE_ID": 42,
         "CREATE_TEMPORARY": 50,
+        "MATCH": 60,
         "LOG_EVENTS": 70,
     }
     assert {code.name: int(code) for code in OutcomeCode} == {

@@ -89,7 +89,7 @@ BYTES: list[tuple[Frame, int, bytes]] = [
     (
         Hello(user="eva", password="pw", client_id="desk", connection=9, generation=2),
         1,
-        b"ANTI\x0d\x00" + b"\x03\0eva" + b"\x02\0pw" + b"\x04\0desk" + u128(9) + u32(2),
+        b"ANTI\x0e\x00" + b"\x03\0eva" + b"\x02\0pw" + b"\x04\0desk" + u128(9) + u32(2),
     ),
     (
         Welcome(
@@ -102,7 +102,7 @@ BYTES: list[tuple[Frame, int, bytes]] = [
             sure_ms=125,
         ),
         2,
-        b"ANTI\x0d\x00"
+        b"ANTI\x0e\x00"
         + b"\x01\x00"
         + b"\x01\0c"
         + u32(2)
@@ -263,6 +263,7 @@ BYTES: list[tuple[Frame, int, bytes]] = [
             first_delivery=7,
             consumer=4,
             channel="main",
+            topics=("topic:a", "topic:b"),
             pieces=(DeliverPiece(100, 0, b"rows"), DeliverPiece(50, 2, b"")),
         ),
         67,
@@ -272,6 +273,8 @@ BYTES: list[tuple[Frame, int, bytes]] = [
         + u64(7)
         + u32(4)
         + b"\x04\0main"
+        + u32(2)
+        + b"\x07\0topic:a\x07\0topic:b"
         + u32(2)
         + (u64(100) + u32(0) + u32(4) + b"rows")
         + (u64(50) + u32(2) + u32(0)),
@@ -419,10 +422,10 @@ def test_an_unknown_type_is_refused(kind: int) -> None:
 
 
 def test_a_greeting_of_another_version_is_told_apart_before_the_rest_is_read() -> None:
-    with pytest.raises(VersionMismatch, match=r"speaks version 14 .* we speak 13"):
-        decode_frame(1, b"ANTI\x0e\x00\xff\xff and nothing else that we could know")
+    with pytest.raises(VersionMismatch, match=r"speaks version 15 .* we speak 14"):
+        decode_frame(1, b"ANTI\x0f\x00\xff\xff and nothing else that we could know")
     with pytest.raises(VersionMismatch):
-        decode_frame(2, b"ANTI\x0e\x00")
+        decode_frame(2, b"ANTI\x0f\x00")
     with pytest.raises(VersionMismatch):
         decode_frame(1, payload_of(Hello(version=PROTOCOL_VERSION + 1, user="", password="", client_id="")))
 
@@ -477,6 +480,10 @@ def test_deliver_buffers_are_the_frame_without_a_copy_of_the_batches() -> None:
     buffers = deliver_buffers(**stream, channel="main", pieces=[(100, 0, [first, second]), (50, 2, [third])])
     pieces = (DeliverPiece(100, 0, b"offsetsbodies"), DeliverPiece(50, 2, b"other"))
     assert b"".join(buffers) == encode_frame(Deliver(**stream, channel="main", pieces=pieces))
+    topics = ("topic:a", "topic:é")
+    named = deliver_buffers(**stream, channel="main", pieces=[(9, 0, [b"x"]), (7, 0, [b"y"])], topics=topics)
+    pieces = (DeliverPiece(9, 0, b"x"), DeliverPiece(7, 0, b"y"))
+    assert b"".join(named) == encode_frame(Deliver(**stream, channel="main", pieces=pieces, topics=topics))
     for part in (first, second, third):
         assert any(buffer is part for buffer in buffers)
 

@@ -22,7 +22,7 @@ from antiphon.errors import (
     LocalError,
     ProtocolError,
 )
-from antiphon.names import LOG_TOPIC_NAME, parse_destination
+from antiphon.names import LOG_TOPIC_NAME, check_stored, parse_destination
 from antiphon.wire.commands import AlterDestination, DeleteDestination, PurgeDestination
 from antiphon.wire.frames import AckMode, Answer, DestinationOpened, RangeTold
 
@@ -347,7 +347,7 @@ class Admin:
 
         Raises DestinationError with the reason if refused. Nothing is ordered while a channel is away.
         """
-        parse_destination(name)
+        check_stored(parse_destination(name))
         scope = self._make_scope(AckMode.AUTO)
         try:
             parts = await _parts(scope, name, channel)

@@ -1,4 +1,4 @@
-"""MergedIntake: one consumer of a destination that has a part in several channels.
+"""MergedIntake: one consumer of a destination, or of a family, that has a part in several channels.
 
 MRG1  The messages of a part come in their order; parts with messages take turns.
 MRG2  A message that was taken and not given to the application goes back to its part.
@@ -52,11 +52,16 @@ class MergedIntake:
         channels: Sequence[str] = (),
         *,
         is_named: bool = False,
+        is_family: bool = False,
     ) -> None:
-        """Without `channels` every channel has a part. `is_named`: the subscription has a name."""
+        """Without `channels` every channel has a part. `is_named`: the subscription has a name.
+
+        `is_family`: the destination is a pattern.
+        """
         self.destination = destination
         self._channels = tuple(channels)
         self._is_named = is_named
+        self._is_family = is_family
         self.was_closed_here = False
         self._scope = scope
         self._make_part = make_part
@@ -90,14 +95,16 @@ class MergedIntake:
         """Open all parts, or those that are there: others are opened when messages are taken (MRG3)."""
         await self._scope.core()
         channels = self._channels or await self._scope.link.channels(self._scope.timeout)
-        if self._is_named and not self._channels and len(channels) > 1:
+        if self._is_named and not (self._channels or self._is_family) and len(channels) > 1:
             raise LocalError(
                 f"{self.destination} has a part in each of the channels {', '.join(channels)}, and a "
                 "subscription with a name is one to one part: name its channel, too"
             )
         parts = {channel: self._make_part(channel) for channel in channels}
         # A part of the topic of events joins later, as a dead queue's does.
-        is_topic = bool(self._channels) and parse_destination(self.destination).kind == "topic"
+        is_topic = self._is_family or (
+            bool(self._channels) and parse_destination(self.destination).kind == "topic"
+        )
         outcomes = await told({channel: part.opened for channel, part in parts.items()}, waits=is_topic)
         kept = {
             channel: parts[channel] for channel, error in outcomes.items() if error is None or is_away(error)
@@ -274,8 +281,8 @@ def check_channel(name: DestinationName, channel: str) -> None:
     """Raise LocalError if a channel is named, and the destination is not one that every channel has."""
     if channel and not name.has_parts:
         raise LocalError(
-            f"{name} has no parts: only of {DEAD_QUEUE_NAME} and {LOG_TOPIC_NAME} a channel is named, "
-            f"not {channel!r}"
+            f"{name} has no parts: only of {DEAD_QUEUE_NAME}, {LOG_TOPIC_NAME} and a pattern a channel is "
+            f"named, not {channel!r}"
         )
 
 

@@ -11,13 +11,11 @@ replica keeps in that part of the range.
 from __future__ import annotations
 
 import asyncio
-import fnmatch
 import json
-import re
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from antiphon.batch import Batch
 from antiphon.client.aio.block import Block, Duration, seconds
@@ -26,8 +24,9 @@ from antiphon.client.aio.scope import SessionScope
 from antiphon.client.aio.transactions import look_at
 from antiphon.errors import DestinationError, DestinationUnavailable, LocalError, ProtocolError, RangeLost
 from antiphon.message import Handover, Message, messages_of
-from antiphon.names import parse_destination
+from antiphon.names import Match, check_stored, parse_destination
 from antiphon.selectors import Selector
+from antiphon.selectors.name_patterns import compile_pattern
 from antiphon.wire.frames import DestinationOpened, RangeTold
 from antiphon.wire.frames import RangePage as PageFrame
 from antiphon.wire.holds import ReleaseHold
@@ -37,8 +36,6 @@ PAGE_BYTES, PAGES_ON_THE_WAY = 1 << 20, 3
 BROWSED_BYTES = 1 << 18
 PAGES_AHEAD = 16
 """So many ends of pages are asked for at once; when half of them are used up, the next ones are."""
-
-Match = Literal["glob", "regex"]
 
 
 class RangeDestination(NamedTuple):
@@ -156,13 +153,15 @@ class Ranges(Block):
         if (pattern is None) == (not names):
             raise LocalError("destinations are named, or found by a pattern: one of both")
         if pattern is not None:
-            return await self._matching(_matcher(pattern, match))
+            return await self._matching(compile_pattern(match, pattern))
         found = await asyncio.gather(*map(self._named, dict.fromkeys(names)))
         return tuple([one for parts in found for one in parts])
 
     async def _named(self, name: str) -> list[RangeDestination]:
         """The destination, or its parts."""
-        name = str(parse_destination(name))
+        parsed = parse_destination(name)
+        check_stored(parsed)
+        name = str(parsed)
         opened = await self._opened_as(name)
         if not opened.channels:
             return [RangeDestination(name, opened.channel, opened.destination)]
@@ -731,26 +730,3 @@ def _has_news(told: dict[str, Any], question: dict[str, Any]) -> bool:
 def _gone(error: DestinationError, destinations: Iterable[RangeDestination]) -> DestinationError:
     names = [one.name for one in destinations if str(one.id) == error.text]
     return DestinationError(f"there is no destination {names[0]} any more") if names else error
-
-
-def _matcher(pattern: str, match: str) -> Callable[[str], object]:
-    if match == "glob":
-        return re.compile(_glob(pattern)).fullmatch
-    if match != "regex":
-        raise LocalError(f"match is 'glob' or 'regex'; it was {match!r}")
-    try:
-        import re2
-    except ImportError:
-        raise LocalError(
-            "patterns of match='regex' need the package google-re2: pip install 'antiphon[spark]'"
-        ) from None
-    try:
-        compiled: Any = re2.compile(pattern)
-    except re2.error as error:
-        raise LocalError(f"the pattern {pattern!r} is no regular expression of RE2: {error}") from None
-    return lambda name: compiled.fullmatch(name)
-
-
-def _glob(pattern: str) -> str:
-    """`*` and `?` match any characters; everything else stands for itself."""
-    return fnmatch.translate(pattern.replace("[", "[[]"))

@@ -15,13 +15,13 @@ from antiphon.client.aio.producer import Producer
 from antiphon.client.aio.ranges import browse
 from antiphon.client.aio.requesting import KeptProducers, Requester
 from antiphon.client.aio.scope import SessionScope
-from antiphon.client.aio.subscribing import Start, SubscriptionWish, end_subscription
+from antiphon.client.aio.subscribing import Start, SubscriptionWish, consumed_name, end_subscription
 from antiphon.client.aio.temporaries import delete_temporary, make_temporary
 from antiphon.client.aio.transactions import ATTEMPTS, SessionTransactions, run, transaction
 from antiphon.client.core.receipts import Receipt
 from antiphon.errors import LocalError
 from antiphon.message import Message, MessageView
-from antiphon.names import check_subscription_name, parse_destination
+from antiphon.names import Match, check_stored, check_subscription_name, parse_destination
 from antiphon.selectors import compile_selector
 from antiphon.values import PropertyValue
 
@@ -81,6 +81,7 @@ class Session(Block):
         shared: str | bool = False,
         no_local: bool = False,
         start: Start | None = None,
+        match: Match | None = None,
         create: bool = True,
         channel: str = "",
     ) -> Consumer:
@@ -89,8 +90,7 @@ class Session(Block):
         At most `prefetch` messages, and about 1 MiB, are sent ahead of those that the application has taken.
         By default that is 32 at first and up to 1,000 as the application takes them, so that workers which
         start one after the other share a backlog. With 0 nothing is sent ahead: each call asks for the
-        messages it returns, and other consumers get the rest. A call that ends without a message leaves
-        nothing behind: messages on their way go back to their queue as if they had not been delivered.
+        messages it returns, and a call that ends without a message leaves nothing behind.
 
         A consumer of a topic has a subscription, which ends when the consumer is closed. A `durable`
         subscription has a name, unique for the connection's client id, and stays: messages wait in it until
@@ -104,40 +104,43 @@ class Session(Block):
         it if their connections have the same client id, or none.
 
         With a `selector` only the messages that match it come; those of a queue that do not stay for other
-        consumers, those of a topic never enter the subscription. All consumers of a subscription have its
-        topic and its selector. A durable subscription that had others begins anew, or SubscriptionInUse
-        while a consumer has it. A text that is no selector raises InvalidSelector, which shows the place.
+        consumers. All consumers of a subscription have its topic and its selector. A durable subscription
+        that had others begins anew, or SubscriptionInUse while a consumer has it.
+
+        With `match` the name is a pattern of topics: those that match are consumed as one, also those that
+        are made later, each from its first message on. In a "glob" `*` and `?` stand for any characters, dots
+        included; a "regex" is one of RE2. The whole name must match, without its "topic:".
 
         A destination that does not exist is made, unless `create` is False: then DestinationError. Every
-        channel has a part of "queue:_DMQ", the dead messages, and of "topic:_LOG", the events: the parts are
-        consumed as one, or that of one `channel`. A message's `channel` says where it is from.
-
-        A consumer that is dropped without being closed gives back the messages it has not handed out, after a
-        moment. A call for the same consumer in that moment goes on where it was, so that calls like
-        `session.consumer("queue:orders").receive()` may follow each other.
+        channel has a part of "queue:_DMQ", the dead messages, of "topic:_LOG", the events, and of a pattern:
+        the parts are consumed as one, or that of one `channel`. A message's `channel` says where it is from.
 
         >>> async with session.consumer("queue:orders", prefetch=100) as consumer:
         ...     message = await consumer.receive(timeout=1.0)
         >>> consumer = await session.consumer("topic:prices", durable="audit", start="earliest")
-        >>> worker = await session.consumer("topic:prices", shared="workers")
         >>> urgent = session.consumer("queue:orders", selector="region = 'EU' AND JMSPriority >= 7")
+        >>> everything = session.consumer("topic:prices.*", match="glob")
         """
         text = compile_selector(selector).text
-        name = parse_destination(destination)
+        name = consumed_name(destination, match)
         check_channel(name, channel)
         wish = SubscriptionWish(name, durable, shared, start, text, no_local)
 
         def intake(channel: str) -> Intake:
             """The whole consumer, or its part in one channel."""
-            made = Intake(self._scope, destination, prefetch, wish, create=create, channel=channel)
+            may_create = create or name.is_family
+            made = Intake(self._scope, str(name), prefetch, wish, create=may_create, channel=channel)
             for dropped in list(self._scope.dropped):
                 if isinstance(dropped, Intake) and dropped.options == made.options and dropped.error is None:
                     return dropped.taken_over()
             return made
 
         if channel or not name.has_parts:
-            return self._consumer(destination, intake, channel)
-        return Consumer(MergedIntake(self._scope, destination, intake, is_named=bool(wish.name)))
+            return self._consumer(str(name), intake, channel)
+        is_named, is_family = bool(wish.name), name.is_family
+        return Consumer(
+            MergedIntake(self._scope, destination, intake, is_named=is_named, is_family=is_family)
+        )
 
     def _consumer(self, destination: str, intake: Callable[[str], Intake], channel: str) -> Consumer:
         """A consumer; when it is opened, or before, the session knows whether that takes several parts."""
@@ -166,6 +169,7 @@ class Session(Block):
         """
         matches = compile_selector(selector)
         name = parse_destination(destination)
+        check_stored(name)
         check_channel(name, channel)
         if name.has_parts and not channel:
             return browse_merged(self._scope, destination, matches, create=create)

@@ -7,9 +7,24 @@ from typing import Any, Literal, TypeAlias
 
 from antiphon.client.aio.scope import SessionScope
 from antiphon.client.core.outcomes import subscription_error
-from antiphon.errors import LocalError, SubscriptionError, SubscriptionInUse, SubscriptionUnavailable
+from antiphon.errors import (
+    InvalidName,
+    LocalError,
+    SubscriptionError,
+    SubscriptionInUse,
+    SubscriptionUnavailable,
+)
 from antiphon.ids import U64_MAX
-from antiphon.names import DestinationName, check_subscription_name
+from antiphon.names import (
+    DestinationName,
+    Match,
+    check_subscription_name,
+    family_name,
+    parse_destination,
+    pattern_of,
+    shown_name,
+)
+from antiphon.selectors.name_patterns import compile_pattern
 from antiphon.wire.commands import OutcomeCode, StartKind, Subscribe, Unsubscribe
 from antiphon.wire.frames import DestinationOpened, SubscriptionFound
 
@@ -19,6 +34,18 @@ spanning topic, with one for each channel."""
 
 ATTEMPTS = 3
 """How often a subscription is asked for while others begin and end it."""
+
+
+def consumed_name(destination: str, match: Match | None) -> DestinationName:
+    """What a consumer is of: a destination, or the topics that match a pattern; raises LocalError."""
+    if match is None:
+        name = parse_destination(destination)
+        if name.is_family:
+            raise InvalidName(f"{destination}: topics that match a pattern are asked for with match='glob'")
+        return name
+    family = family_name(match, destination)
+    compile_pattern(*pattern_of(family))
+    return parse_destination(family)
 
 
 class SubscriptionWish:
@@ -96,14 +123,14 @@ class SubscriptionWish:
 
     def _start_in(self, channel: str, is_part: bool) -> tuple[StartKind, int]:
         """Where the subscription begins in this channel."""
-        start = self._start
+        start, shown = self._start, shown_name(self._topic)
         if isinstance(start, Mapping):
             if channel not in start:
-                raise LocalError(f"start has no sequence number for channel {channel} of {self._topic}")
+                raise LocalError(f"start has no sequence number for channel {channel} of {shown}")
             return StartKind.NUMBER, start[channel]
         if is_part and isinstance(start, int):
             raise LocalError(
-                f"{self._topic} has several channels, and a sequence number is one of a channel: start has "
+                f"{shown} has several channels, and a sequence number is one of a channel: start has "
                 f'one for each, {{"{channel}": {start}, …}}'
             )
         match start:
@@ -162,7 +189,9 @@ async def _end_parts(scope: SessionScope, name: str, first: SubscriptionFound, *
     for channel in first.channels if is_whole else ():
         if channel != first.channel:
             try:
-                parts.append(await _find(scope, name, ends=True, channel=channel))
+                other = await _find(scope, name, ends=True, channel=channel)
+                # Another may have begun meanwhile what the name is to be now.
+                parts += [other] if other.topic == first.topic else []
             except (SubscriptionInUse, SubscriptionUnavailable):
                 raise
             except SubscriptionError:

@@ -169,10 +169,14 @@ class ConsumerCore:
                 f"{self._arrived_through}"
             )
         arrived = []
-        for first_sequence, redelivery_count, data in frame.pieces:
+        topics = frame.topics
+        if topics and len(topics) != len(frame.pieces):
+            raise ProtocolError(f"{len(frame.pieces)} pieces came with the names of {len(topics)} topics")
+        for at, (first_sequence, redelivery_count, data) in enumerate(frame.pieces):
             batch = Batch.decode(data)
+            name = topics[at] if topics else self.name
             delivery = Handover(
-                self.channel, self.name, first_sequence, redelivery_count, self._acknowledge, self._reject
+                self.channel, name, first_sequence, redelivery_count, self._acknowledge, self._reject
             )
             bodies = batch.column(ColumnId.BODY)
             assert bodies is not None and bodies.offsets is not None, "every batch has a column of bodies"

@@ -65,6 +65,7 @@ class _Death(NamedTuple):
     """Messages of one source that are dead for one reason."""
 
     source: Source
+    home: Destination
     numbers: Ranges
     reason: DeadReason
 
@@ -112,6 +113,9 @@ class Burials:
         self._again_ns: int | None = None
         for destination in state.directory:
             self.look_at_all(destination)
+        for family in state.directory.families:
+            for subscription in family.subscriptions.values():
+                self.look(subscription)
 
     def look(self, source: Source) -> None:
         """The source may have dead messages."""
@@ -120,9 +124,7 @@ class Burials:
 
     def look_at_all(self, destination: Destination) -> None:
         sources: list[Queue | Subscription]
-        sources = (
-            list(destination.subscriptions.values()) if isinstance(destination, Topic) else [destination]
-        )
+        sources = [*destination.sources] if isinstance(destination, Topic) else [destination]
         for source in sources:
             self.look(source)
 
@@ -138,9 +140,8 @@ class Burials:
         self._again_ns = None
 
     def buried(self, source: Source, wish: BuryMessages) -> None:
-        """Messages of a source were moved, or dropped."""
-        home = self._state.directory.get(source.destination)
-        assert home is not None, "the source of a message belongs to a destination"
+        """Messages of a source are moved now, or dropped."""
+        home = self._of_one_home(source, wish.numbers, wish.reason).home
         words = REASON_WORDS[wish.reason]
         dead = MESSAGES_DEAD(destination=home.name, reason=words, count=wish.numbers.count)
         self._told.append(Alarm(dead))
@@ -200,8 +201,18 @@ class Burials:
         ):
             free = self._free_of(source, numbers) if numbers else numbers
             if free:
-                return _Death(source, free, reason)
+                return self._of_one_home(source, free, reason)
         return None
+
+    def _of_one_home(self, source: Source, numbers: Ranges, reason: DeadReason) -> _Death:
+        """Those of these messages that are of one destination: a family has those of many."""
+        family = self._state.directory.family(source.destination)
+        if family is not None:
+            home, numbers = family.by_topic(numbers)[0]
+            return _Death(source, home, numbers, reason)
+        found = self._state.directory.get(source.destination)
+        assert found is not None, "the source of a message belongs to a destination"
+        return _Death(source, found, numbers, reason)
 
     def _free_of(self, source: Source, numbers: Ranges) -> Ranges:
         dispatcher = self._delivery.dispatcher(source.id)
@@ -215,9 +226,9 @@ class Burials:
         return numbers
 
     def _propose(self, now_ns: int, wall_ms: int, death: _Death) -> list[Effect]:
-        source, numbers, reason = death
+        source, home, numbers, reason = death
         term, subscription = self._state.term, 0 if source.id == source.destination else source.id
-        if source.returns.dead_to == NOWHERE:
+        if home.returns.dead_to == NOWHERE:
             self._sent(now_ns)
             command = BuryMessages(
                 destination=source.destination,
@@ -258,7 +269,7 @@ class Burials:
 
     def _build(self, now_ns: int, wall_ms: int, death: _Death) -> tuple[Batch, Ranges] | Alarm | None:
         """A batch of the first of these messages, and their numbers; or an alarm. None: wait for a while."""
-        source, numbers, _ = death
+        source, _, numbers, _ = death
         builder, moved = BatchBuilder(), Ranges()
         for number in numbers.take(self._settings.dead_rows_max).numbers():
             try:
@@ -286,9 +297,7 @@ class Burials:
     def _origin(
         self, death: _Death, number: int, batch: Batch, row: int, wall_ms: int
     ) -> dict[str, PropertyValue]:
-        source, _, reason = death
-        home = self._state.directory.get(source.destination)
-        assert home is not None, "the source of a message belongs to a destination"
+        source, home, _, reason = death
         returns = source.counts.of(number)
         return {
             ORIGINAL_DESTINATION: home.name,

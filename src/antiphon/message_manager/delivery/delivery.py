@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 from antiphon.bus.effects import Alarm, Multicast, Send
@@ -59,6 +60,7 @@ from antiphon.message_manager.delivery.views import WORK_BYTES, Skimmer, Skips
 from antiphon.message_manager.reading import BatchReader
 from antiphon.message_manager.settings import MessageManagerSettings
 from antiphon.message_manager.state.destinations.directory import Directory
+from antiphon.message_manager.state.destinations.family import Family
 from antiphon.message_manager.state.destinations.queue import Queue
 from antiphon.message_manager.state.destinations.settings import DEAD_AND_EXPIRED
 from antiphon.message_manager.state.destinations.source import Source
@@ -178,7 +180,7 @@ class Delivery:
         self._reader = reader
         self._directory = directory
         self._locks = locks
-        self._round = Round(term, settings.deliver_bytes_max)
+        self._round = Round(term, settings.deliver_bytes_max, directory)
         # How long consumers of an earlier term are waited for, and until when; the wait begins when client
         # managers can know of this term (DLV2).
         self._registration_ns = registration_ns
@@ -261,6 +263,13 @@ class Delivery:
     def _dispatchers_of(self, destination: int) -> Iterable[Dispatcher]:
         return self._by_destination.get(destination, _NO_DISPATCHERS).values()
 
+    def _dispatchers_with(self, destination: int) -> Iterable[Dispatcher]:
+        """The dispatchers that have messages of a destination: its own, and those of its families."""
+        own = self._dispatchers_of(destination)
+        store = self._directory.get(destination)
+        families = store.families if isinstance(store, Topic) else ()
+        return chain(own, *[self._dispatchers_of(family.id) for family in families]) if families else own
+
     def next_deadline_ns(self, now_ns: int) -> int | None:
         has_ends = self._expiries.has_moved or bool(self._in_doubt)
         if self._answers or self._returns or (has_ends and not self.awaited):
@@ -305,7 +314,7 @@ class Delivery:
             return
         key = ConsumerKey(sender, message.consumer)
         session = sessions.get(message.session)
-        destination = self._directory.get(message.destination)
+        destination = self._directory.consumable(message.destination)
         source = self._directory.source(message.destination, message.subscription)
         if key in self._gone or self._is_superseded(key, message):
             self._refuse(key, ConsumerClosed.code, "the consumer was detached")
@@ -322,7 +331,7 @@ class Delivery:
         elif not self._directory.temporaries.may_use(destination.id, session):
             text = "is temporary: only the connection that made it consumes it"
             self._refuse(key, NOT_SO, f"{destination.name} {text}")
-        elif isinstance(destination, Topic) and not message.subscription:
+        elif not isinstance(destination, Queue) and not message.subscription:
             self._refuse(key, NOT_SO, f"{destination.name} is a topic: a consumer needs a subscription")
         elif source is None or (
             isinstance(source, Subscription) and not source.belongs_to(session.id, session.client_id)
@@ -555,6 +564,17 @@ class Delivery:
             if dispatcher is not None and left and dispatcher.acknowledged(left, []):
                 self._stir(dispatcher)
 
+    def regained(self, subscription: int, numbers: Ranges) -> None:
+        """Take note of messages, new or old, of topics that have joined the family of a subscription."""
+        dispatcher = self._dispatchers.get(subscription)
+        if dispatcher is not None:
+            dispatcher.regained(numbers)
+            self._stir(dispatcher)
+        skimmer = self._skimmer(subscription)
+        if skimmer is not None:
+            skimmer.look_from(numbers.first)
+            self._skimming[subscription] = skimmer
+
     def passed_over(self, subscription: int, numbers: Ranges) -> None:
         """Take note of messages that a subscription does not get, and of which it was told as published."""
         dispatcher = self._dispatchers.get(subscription)
@@ -577,8 +597,9 @@ class Delivery:
             self._selecting[dispatcher.source.id] = (dispatcher.source, dispatcher.skips)
 
     def _skim_all(self, directory: Directory) -> None:
-        for topic in directory.topics:
-            for subscription in topic.subscriptions.values():
+        origins: Iterable[Topic | Family] = chain(directory.topics, directory.families)
+        for origin in origins:
+            for subscription in origin.subscriptions.values():
                 self.skim(subscription)
 
     def skim(self, subscription: Subscription) -> None:
@@ -762,7 +783,7 @@ class Delivery:
             del self._by_session[consumer.session]
 
     def altered(self, destination: int) -> None:
-        for dispatcher in self._dispatchers_of(destination):
+        for dispatcher in self._dispatchers_with(destination):
             dispatcher.altered()
             self._stir(dispatcher)
 
@@ -805,7 +826,7 @@ class Delivery:
                 dispatcher.wake()
                 self._keep_or_let_go(dispatcher)
         for destination, numbers in self._expiries.pass_time(now_ms).items():
-            for dispatcher in self._dispatchers_of(destination):
+            for dispatcher in self._dispatchers_with(destination):
                 dispatcher.expire(numbers)
 
     def take_expired(self) -> list[ExpiredNumbers]:
@@ -815,7 +836,7 @@ class Delivery:
             return []
         found = []
         for destination, numbers in self._expiries.take_moved():
-            for dispatcher in self._dispatchers_of(destination):
+            for dispatcher in self._dispatchers_with(destination):
                 numbers = numbers.difference(dispatcher.held(numbers))
             locked = [self._locks[id] for id in self._sources_of(destination) if id in self._locks]
             for some in locked:
@@ -856,7 +877,7 @@ class Delivery:
 
     def _sources_of(self, destination: int) -> Iterable[int]:
         store = self._directory.get(destination)
-        return store.subscriptions if isinstance(store, Topic) else (destination,)
+        return [one.id for one in store.sources] if isinstance(store, Topic) else (destination,)
 
     def flush(self, now_ns: int, bytes_max: int) -> tuple[list[Said], list[SeenReturn]]:
         """Answers, then deliveries of up to so many bytes; and the messages to return."""

@@ -184,7 +184,7 @@ class Dispatcher:
             or self.in_doubt
             or self.dropping
             # Since when a message waits that came back, only this dispatcher knows (DSP10).
-            or (self.ready.waiting and self.source.returns.delay_ms)
+            or (self.ready.waiting and self.source.may_delay)
         )
 
     @property
@@ -592,6 +592,24 @@ class Dispatcher:
             else:
                 self.ready.plain.add(start, stop)
 
+    def regained(self, numbers: Ranges) -> None:
+        """Take in messages, new or old, of topics that have joined the family of the subscription."""
+        rules = self.source.rules
+        self._heard = max(self._heard, self.source.last)
+        for priority in rules.priorities:
+            self._looked_by.setdefault(priority, 0)
+        if self.groups is None and self._has_groups:
+            self._regroup()
+        # What lies beyond the messages that were looked at is looked at in its turn.
+        behind, plain = Ranges(), numbers
+        for priority, others in rules.priorities.items():
+            behind.add_all(numbers.intersection(others).clip(0, self._looked_by[priority] + 1))
+            plain = plain.difference(others)
+        behind.add_all(plain.clip(0, self._looked + 1))
+        if behind:
+            self._free(behind)
+        self._wake_resting()
+
     def acknowledged(self, numbers: Ranges, holders: list[Consumer]) -> bool:
         """Drop messages that left the source; may messages go out now for which these were waited for?
 
@@ -656,7 +674,7 @@ class Dispatcher:
 
     def returned(self, numbers: Ranges, holders: list[Consumer], *, is_counted: bool) -> None:
         """Free messages that came back; counted ones after the delay that their source sets (DSP10)."""
-        free = self._free_later if is_counted and self.source.returns.delay_ms else self._free
+        free = self._free_later if is_counted and self.source.may_delay else self._free
         for consumer in holders:
             back = consumer.in_flight.intersection(numbers)
             consumer.forget(back)
@@ -670,11 +688,15 @@ class Dispatcher:
         source = self.source
         dying = numbers.intersection(source.doomed())
         self._free(dying)
-        for start, stop in numbers.difference(dying):
-            while start < stop:
-                count, end = source.counts.run(start, stop)
-                self.ready.wait(self._now.ms + source.returns.wait_ms(max(1, count)), start, end)
-                start = end
+        for returns, some in source.by_returns(numbers.difference(dying)):
+            if not returns.delay_ms:
+                self._free(some)
+                continue
+            for start, stop in some:
+                while start < stop:
+                    count, end = source.counts.run(start, stop)
+                    self.ready.wait(self._now.ms + returns.wait_ms(max(1, count)), start, end)
+                    start = end
 
     def take_back(self, consumer: Consumer, numbers: Ranges) -> None:
         """Free messages that did not reach the consumer, and will not."""

@@ -14,6 +14,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from antiphon.message_manager.state.destinations.directory import Directory
+from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.ranges import Ranges
 
 _SPARE: Final = 1_024
@@ -51,7 +52,7 @@ class MessageExpiries:
         self._limit = 2 * len(self._times) + _SPARE
 
     def leaving(self, destination: int) -> Ranges:
-        """The messages of a destination whose end is being ordered; the set changes with time."""
+        """The messages of a destination or family whose end is being ordered; the set changes with time."""
         return self._leaving.setdefault(destination, Ranges())
 
     @property
@@ -78,9 +79,11 @@ class MessageExpiries:
                 self._gather()
 
     def moved(self, destination: int) -> None:
-        """Look again at the overdue messages of a destination: some may have come back."""
+        """Look again at the overdue messages of a destination or family: some may have come back."""
         if destination in self._overdue:
             self._moved[destination] = None
+        elif self._overdue and self._directory.family(destination) is not None:
+            self._moved |= dict.fromkeys(self._overdue)
 
     def unlocked(self) -> None:
         self._moved |= dict.fromkeys(self._overdue)
@@ -112,12 +115,20 @@ class MessageExpiries:
 
     def propose(self, destination: int, numbers: Ranges) -> list[Ranges]:
         """Note that the end of these is being ordered; returns them in parts for a proposal each (EXP3)."""
-        self.leaving(destination).add_all(numbers)
+        for leaving in self._all_leaving(destination):
+            leaving.add_all(numbers)
         return numbers.parts(RANGES_AT_ONCE)
 
     def applied(self, destination: int, numbers: Ranges) -> None:
         """Note that the log has ended these, but for locked ones, which come back when they are unlocked."""
-        self.leaving(destination).remove_all(numbers)
+        for leaving in self._all_leaving(destination):
+            leaving.remove_all(numbers)
+
+    def _all_leaving(self, destination: int) -> list[Ranges]:
+        """The sets of a destination and of its families."""
+        store = self._directory.get(destination)
+        families = store.families if isinstance(store, Topic) else ()
+        return [self.leaving(destination), *[self.leaving(family.id) for family in families]]
 
     def deleted(self, destination: int) -> None:
         for kept in (self._overdue, self._leaving, self._moved):

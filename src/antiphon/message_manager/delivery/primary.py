@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from antiphon.message_manager.delivery.burials import Burials
 from antiphon.message_manager.delivery.delivery import Delivery
 from antiphon.message_manager.delivery.doubts import Doubts
+from antiphon.message_manager.delivery.matching import Matching
 from antiphon.message_manager.delivery.proposals import Proposals
 
 
@@ -17,5 +18,6 @@ class Primary:
     proposals: Proposals
     doubts: Doubts
     burials: Burials
+    matching: Matching
     placed: list[tuple[str, str]] = field(default_factory=list)
     """Names that were given a channel, with the channel, of which no client manager has been told yet."""

@@ -14,6 +14,7 @@ from antiphon.bus.messages import Deliver, Piece, Taker, Target, sequences_of
 from antiphon.errors import ProtocolError
 from antiphon.message_manager.delivery.consumers import Consumer, ConsumerKey
 from antiphon.message_manager.delivery.dispatcher import Dispatcher
+from antiphon.message_manager.delivery.rounds import topics_of
 from antiphon.message_manager.delivery.streams import DeliveryStreams, Rows, Sent, Stream
 from antiphon.message_manager.reading import BatchReader
 from antiphon.message_manager.state.destinations.directory import Directory
@@ -86,7 +87,8 @@ class Repeats:
         if spent < before:
             self._refund(stream.node, sent.takers, before - spent)
         target = Target(stream.node, number, sent.takers, stream.run)
-        sends.append(Send(stream.node, Deliver(self._term, sent.destination, (target,), pieces)))
+        topics = topics_of(self._directory, sent.destination, pieces)
+        sends.append(Send(stream.node, Deliver(self._term, sent.destination, (target,), pieces, topics)))
         return spent
 
     def _read_again(
@@ -97,7 +99,7 @@ class Repeats:
         With no rows left the number is sent all the same. Rows that a late acknowledgement took from one of
         the holders are given out anew to the others.
         """
-        destination = self._directory.get(sent.destination)
+        destination = self._directory.consumable(sent.destination)
         pieces: list[Piece] = []
         read: list[Rows] = []
         for rows in sent.rows if destination is not None else ():

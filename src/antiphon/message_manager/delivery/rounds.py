@@ -9,18 +9,20 @@ RND4  No message is larger than a frame may be.
 from __future__ import annotations
 
 from antiphon.bus.effects import Multicast, Send
-from antiphon.bus.messages import Deliver, Taker, Target
+from antiphon.bus.messages import Deliver, Piece, Taker, Target
 from antiphon.message_manager.delivery.dispatcher import Parcel
 from antiphon.message_manager.delivery.streams import Rows, Sent, Stream, weight_of
+from antiphon.message_manager.state.destinations.directory import Directory
 
 
 class Round:
     """The parcels of the sources that had their turn."""
 
-    __slots__ = ("_deliver_bytes_max", "_groups", "_had_turn", "_term")
+    __slots__ = ("_deliver_bytes_max", "_directory", "_groups", "_had_turn", "_term")
 
-    def __init__(self, term: int, deliver_bytes_max: int) -> None:
+    def __init__(self, term: int, deliver_bytes_max: int, directory: Directory) -> None:
         self._term = term
+        self._directory = directory
         self._deliver_bytes_max = deliver_bytes_max
         self._had_turn: set[int] = set()
         # Parcels that are equal but for their consumers, in the order of the first of each kind.
@@ -83,8 +85,17 @@ class Round:
             takers = tuple(listed)
             number = stream.put(Sent(weight_of(size), None, destination, takers, rows))
             targets.append(Target(stream.node, number, takers, stream.run))
-        deliver = Deliver(self._term, destination, tuple(targets), pieces)
+        topics = topics_of(self._directory, destination, pieces)
+        deliver = Deliver(self._term, destination, tuple(targets), pieces, topics)
         return Send(targets[0].node, deliver) if len(targets) == 1 else Multicast(deliver)
+
+
+def topics_of(directory: Directory, destination: int, pieces: tuple[Piece, ...]) -> tuple[str, ...]:
+    """The names of the topics of the pieces, if the destination is a family."""
+    family = directory.family(destination)
+    if family is None:
+        return ()
+    return tuple([family.topic_of(piece.first_sequence).name for piece in pieces])
 
 
 def _stream_of(parcel: Parcel) -> Stream:

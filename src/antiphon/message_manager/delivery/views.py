@@ -154,6 +154,10 @@ class Skimmer:
         # The next message lies in a record that is being mended.
         self.is_held_up = False
 
+    def look_from(self, number: int) -> None:
+        """Evaluate from this message on: a topic has joined, whose messages lie here and there."""
+        self._reached = min(self._reached, number - 1)
+
     @property
     def has_more(self) -> bool:
         return self._reached < self.source.last and not self.is_held_up

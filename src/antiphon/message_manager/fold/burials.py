@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from antiphon.message_manager.fold.audits import note_acknowledged
 from antiphon.message_manager.fold.turns import (
     REFUSED,
     STALE,
@@ -21,7 +22,6 @@ from antiphon.message_manager.reading import looks_like_batch
 from antiphon.message_manager.state.destinations.queue import Queue
 from antiphon.message_manager.state.destinations.subscription import Subscription
 from antiphon.wire.commands import COMMAND_HEADER_SIZE, BuryMessages, CommandKind
-from antiphon.wire.transactions import Consumed
 
 
 def bury(channel: Channel, turn: Turn, wish: BuryMessages) -> Verdict | None:
@@ -34,13 +34,12 @@ def bury(channel: Channel, turn: Turn, wish: BuryMessages) -> Verdict | None:
     why_not = _why_not(channel, turn, wish, source)
     if why_not is not None or source is None:
         return Verdict(REFUSED, text=why_not or "what the messages died in is not here any more")
+    note_acknowledged(channel, turn, source, wish.numbers)
+    if primary is not None:
+        primary.burials.buried(source, wish)
     source.bury(wish.numbers)
-    if state.holds.is_audited and state.holds.audits(wish.destination):
-        consumed = Consumed(wish.destination, wish.subscription, wish.numbers)
-        state.holds.acknowledgements.tell(turn.sequence, (consumed,))
     if primary is not None:
         primary.delivery.buried(source, wish.numbers)
-        primary.burials.buried(source, wish)
     target = state.directory.get(wish.target)
     if target is not None:
         _, _, origin, location = turn.envelope

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from antiphon.errors import DestinationError, InvalidName, ProtocolError
+from antiphon.message_manager.fold.audits import note_acknowledged
+from antiphon.message_manager.fold.families import create_family
 from antiphon.message_manager.fold.turns import (
     DUPLICATE,
     EXISTS,
@@ -51,7 +54,6 @@ from antiphon.wire.commands import (
     PlaceDestination,
     PurgeDestination,
 )
-from antiphon.wire.transactions import Consumed
 
 _NO_NUMBERS: Final = Ranges()
 _TOPIC: Final = "topic:"
@@ -72,6 +74,8 @@ def create(channel: Channel, turn: Turn, wish: CreateDestination) -> Verdict | N
         name = directory.spelled(wish)
     except (ProtocolError, InvalidName) as error:
         return Verdict(REFUSED, text=error.text)
+    if parse_destination(name).is_family:
+        return create_family(channel, turn, name)
     of_system = _OF_THE_SYSTEM.get(name)
     if of_system is None and not parse_destination(name).can_be_chosen:
         return Verdict(REFUSED, text=f"{name}: names that begin with _ are the system's own")
@@ -149,7 +153,7 @@ def _of_another(channel: Channel, turn: Turn, there: Destination) -> Verdict | N
 def _remove(channel: Channel, gone: Destination, number: int, why: str) -> None:
     """Remove a destination by command `number`; its consumers are told why."""
     state = channel.state
-    state.directory.delete(gone, number)
+    lost = state.directory.delete(gone, number)
     state.holds.destination_deleted(gone.id, number)
     state.known_ids.deleted(gone.id)
     if not spans(state.placements.get(gone.name)):
@@ -157,6 +161,8 @@ def _remove(channel: Channel, gone: Destination, number: int, why: str) -> None:
         state.placements.free(gone.name)
     if channel.primary is not None:
         channel.primary.delivery.destination_deleted(gone.id, why)
+        for subscription, numbers in lost.items():
+            channel.primary.delivery.passed_over(subscription, numbers)
 
 
 def remove_all(channel: Channel, session: int, number: int) -> None:
@@ -207,13 +213,12 @@ def purge(channel: Channel, turn: Turn, wish: PurgeDestination) -> Verdict | Non
     if (refusal := _of_another(channel, turn, there)) is not None:
         return refusal
     locks, primary = channel.state.locks, channel.primary
-    sources: list[Queue | Subscription]
-    sources = list(there.subscriptions.values()) if isinstance(there, Topic) else [there]
+    sources: Iterable[Queue | Subscription] = there.sources if isinstance(there, Topic) else [there]
+    everything = there.live.copy()
     for source in sources:
-        purged = source.purge(locks.get(source.id, _NO_NUMBERS))
-        if purged and channel.state.holds.audits(there.id):
-            consumed = Consumed(source.destination, source.id if source is not there else 0, purged)
-            channel.state.holds.acknowledgements.tell(turn.sequence, (consumed,))
+        free = everything.difference(locks.get(source.id, _NO_NUMBERS))
+        note_acknowledged(channel, turn, source, free)
+        purged = source.purge(free)
         if purged and primary is not None:
             primary.delivery.acknowledged(source.id, purged, turn.header.session)
     if isinstance(there, Topic):

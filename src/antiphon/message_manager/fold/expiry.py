@@ -56,10 +56,11 @@ def drop(channel: Channel, turn: Turn, wish: DropMessages) -> Verdict | None:
 
 def _without_locked(channel: Channel, store: Destination, numbers: Ranges) -> Ranges:
     locks = channel.state.locks
-    sources = store.subscriptions if isinstance(store, Topic) else (store.id,)
-    for source in sources if locks else ():
-        if source in locks:
-            numbers = numbers.difference(locks[source])
+    if not locks:
+        return numbers
+    for source in store.sources if isinstance(store, Topic) else (store,):
+        if source.id in locks:
+            numbers = numbers.difference(locks[source.id])
     return numbers
 
 

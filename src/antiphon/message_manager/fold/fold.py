@@ -19,6 +19,7 @@ from antiphon.message_manager.fold import (
     destinations,
     event_log,
     expiry,
+    families,
     holds,
     messages,
     sessions,
@@ -42,11 +43,12 @@ from antiphon.wire.commands import CommandKind, Outcome, iterate_commands
 
 RULES: Final[dict[int, CommandRule[Any]]] = {
     int(rule.kind): rule
-    for family in (
+    for area in (
         messages,
         burials,
         destinations,
         subscriptions,
+        families,
         sessions,
         client_ids,
         transactions,
@@ -54,7 +56,7 @@ RULES: Final[dict[int, CommandRule[Any]]] = {
         expiry,
         event_log,
     )
-    for rule in family.RULES
+    for rule in area.RULES
 }
 
 LOST: Final = "the data servers lost it, and an operator gave it up"

@@ -7,7 +7,8 @@ from typing import Final
 
 from antiphon.batch.layout import RULES_AT
 from antiphon.errors import ProtocolError
-from antiphon.message_manager.fold.subscriptions import pass_over_own
+from antiphon.message_manager.fold.audits import note_acknowledged
+from antiphon.message_manager.fold.families import pass_over_own, tell_families
 from antiphon.message_manager.fold.turns import (
     ACK_LOST,
     NO_DESTINATION,
@@ -31,14 +32,12 @@ from antiphon.message_manager.state.sessions import Session
 from antiphon.message_manager.state.uncommitted import Held
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import (
-    COMMAND_HEADER_SIZE,
     PUBLISH_BATCH_OFFSET,
     CommandKind,
     Outcome,
     Publish,
     Return,
 )
-from antiphon.wire.transactions import Consumed
 
 _ACKNOWLEDGE_HEAD = struct.Struct("<QQ")
 
@@ -71,8 +70,8 @@ def publish(channel: Channel, turn: Turn, wish: Publish) -> Verdict | Partly | N
         store.publish(first, count, skip, location, offset, size, digest)
         if channel.primary is not None:
             channel.primary.delivery.published(destination, first + skip, first + count)
-        if type(store) is Topic and store.no_local and turn.row is not None:
-            pass_over_own(channel, store, turn.row, first + skip, first + count)
+        if type(store) is Topic:
+            _pass_on(channel, store, turn.row, first + skip, first + count)
         return None
     try:
         rules, ids = DeliveryRules.of(batch), row_ids(batch)
@@ -110,9 +109,17 @@ def make_visible(
                 primary.delivery.published(store.id, start, stop)
         else:
             primary.delivery.published(store.id, first + skip, end)
-    if type(store) is Topic and store.no_local and publisher is not None:
-        pass_over_own(channel, store, publisher, first + skip, end)
+    if type(store) is Topic:
+        _pass_on(channel, store, publisher, first + skip, end)
     return outcomes
+
+
+def _pass_on(channel: Channel, topic: Topic, publisher: Session | None, start: int, stop: int) -> None:
+    """Tell of new messages to the families of their topic, and to subscriptions that leave out their own."""
+    if topic.no_local and publisher is not None:
+        pass_over_own(channel, topic, publisher, start, stop)
+    if topic.families or topic.undecided.families:
+        tell_families(channel, topic, publisher, start, stop)
 
 
 def acknowledge(channel: Channel, turn: Turn, wish: tuple[int, int, Ranges]) -> Verdict | None:
@@ -123,14 +130,10 @@ def acknowledge(channel: Channel, turn: Turn, wish: tuple[int, int, Ranges]) -> 
         return _why_missing(channel, destination, subscription)
     locked = state.locks.get(source.id) if state.locks else None
     # Messages that a prepared transaction or a consuming hold has locked are lost to every other session.
-    removed = source.acknowledge(numbers if locked is None else numbers.difference(locked))
-    if removed and state.holds.is_audited and state.holds.audits(destination):
-        _audit(
-            channel,
-            turn,
-            Consumed(destination, subscription, removed),
-            is_whole=removed.count == numbers.count,
-        )
+    wanted = numbers if locked is None else numbers.difference(locked)
+    if state.holds.is_audited:
+        note_acknowledged(channel, turn, source, wanted, is_named=locked is None)
+    removed = source.acknowledge(wanted)
     if removed and primary is not None:
         primary.delivery.acknowledged(source.id, removed, session)
     if locked is not None and primary is not None:
@@ -141,15 +144,6 @@ def acknowledge(channel: Channel, turn: Turn, wish: tuple[int, int, Ranges]) -> 
         text = f"{lost} of {numbers.count} were no longer there"
         return Verdict(ACK_LOST, numbers.difference(removed).first, text)
     return None
-
-
-def _audit(channel: Channel, turn: Turn, consumed: Consumed, *, is_whole: bool) -> None:
-    acknowledgements = channel.state.holds.acknowledgements
-    if is_whole:
-        length = COMMAND_HEADER_SIZE + turn.header.length
-        acknowledgements.keep(turn.sequence, turn.envelope.location, turn.offset, length)
-    else:
-        acknowledgements.tell(turn.sequence, (consumed,))
 
 
 def give_back(channel: Channel, turn: Turn, wish: Return) -> Verdict | None:
@@ -182,10 +176,10 @@ def _reject(channel: Channel, turn: Turn, source: Queue | Subscription, numbers:
 
 
 def _why_missing(channel: Channel, destination: int, subscription: int) -> Verdict:
-    there = channel.state.directory.get(destination)
+    there = channel.state.directory.consumable(destination)
     if there is None:
         return Verdict(NO_DESTINATION)
-    if not isinstance(there, Topic):
+    if isinstance(there, Queue):
         return Verdict(REFUSED, text=f"{there.name} is a queue and has no subscriptions")
     if not subscription:
         return Verdict(REFUSED, text=f"{there.name} is a topic: its subscriptions have messages")

@@ -114,6 +114,7 @@ def move_log_time(channel: Channel, turn: Turn, wish: LogTime) -> Verdict | None
         return None
     time_ms = state.log_time_ms = wish.time_ms
     state.directory.ages.time_passed(time_ms)
+    state.directory.end_idle_families(time_ms)
     state.transactions.time_passed(time_ms)
     state.known_ids.time_passed(time_ms)
     state.times.mark(turn.sequence, time_ms)

@@ -23,11 +23,10 @@ from antiphon.message_manager.fold.turns import (
     admit_numbered,
 )
 from antiphon.message_manager.state.destinations.directory import Destination
+from antiphon.message_manager.state.destinations.family import Family
+from antiphon.message_manager.state.destinations.queue import Queue
 from antiphon.message_manager.state.destinations.subscription import Subscription
-from antiphon.message_manager.state.destinations.topic import Topic
-from antiphon.message_manager.state.sessions import Session
-from antiphon.names import check_subscription_name
-from antiphon.ranges import Ranges
+from antiphon.names import check_subscription_name, shown_name
 from antiphon.wire.commands import CommandKind, SkipMessages, StartKind, Subscribe, Unsubscribe
 
 SUBSCRIPTIONS_MAX: Final = 10_000
@@ -37,7 +36,7 @@ SUBSCRIPTIONS_MAX: Final = 10_000
 def subscribe(channel: Channel, turn: Turn, wish: Subscribe) -> Verdict | None:
     """A subscription of that name is answered with its id. The session joins one that is not durable."""
     directory = channel.state.directory
-    topic = directory.get(wish.destination)
+    topic = directory.consumable(wish.destination)
     if topic is None:
         return Verdict(NO_DESTINATION)
     known = directory.subscription_named(wish.client_id, wish.name, is_durable=wish.durable)
@@ -52,7 +51,7 @@ def subscribe(channel: Channel, turn: Turn, wish: Subscribe) -> Verdict | None:
         if not known.is_durable:
             directory.join(known, session)
         return Verdict(EXISTS, known.id)
-    assert isinstance(topic, Topic), "only a topic is subscribed to"
+    assert not isinstance(topic, Queue), "a queue is not subscribed to"
     subscription = Subscription(
         id=turn.sequence,
         topic=topic,
@@ -74,9 +73,9 @@ def subscribe(channel: Channel, turn: Turn, wish: Subscribe) -> Verdict | None:
 
 
 def _why_not_subscribe(
-    wish: Subscribe, topic: Destination, known: Subscription | None, turn: Turn
+    wish: Subscribe, topic: Destination | Family, known: Subscription | None, turn: Turn
 ) -> str | None:
-    if not isinstance(topic, Topic):
+    if isinstance(topic, Queue):
         return f"{topic.name} is a queue; only topics have subscriptions"
     if turn.row is None:
         return "only a session subscribes"
@@ -94,11 +93,13 @@ def _why_not_subscribe(
     if known is not None and known.is_shared != wish.shared:
         return f"subscription {known.subscriber} is {'shared' if known.is_shared else 'not shared'}"
     if known is None and len(topic.subscriptions) >= SUBSCRIPTIONS_MAX:
-        return f"{topic.name} has {SUBSCRIPTIONS_MAX:,} subscriptions already"
+        return f"{shown_name(topic.name)} has {SUBSCRIPTIONS_MAX:,} subscriptions already"
     return None
 
 
-def _why_not_temporary(channel: Channel, wish: Subscribe, topic: Destination, turn: Turn) -> str | None:
+def _why_not_temporary(
+    channel: Channel, wish: Subscribe, topic: Destination | Family, turn: Turn
+) -> str | None:
     """A temporary topic is its connection's, and has no subscription that outlives a connection."""
     temporaries = channel.state.directory.temporaries
     if topic.id not in temporaries or turn.row is None:
@@ -111,7 +112,7 @@ def _why_not_temporary(channel: Channel, wish: Subscribe, topic: Destination, tu
 def _difference(wish: Subscribe, known: Subscription) -> str | None:
     """What is other in a subscription of that name."""
     if known.destination != wish.destination:
-        return f"is one to {known.topic.name}"
+        return f"is one to {shown_name(known.topic.name)}"
     if known.selector != wish.selector:
         return "has another selector"
     if known.no_local != wish.no_local:
@@ -156,15 +157,9 @@ def end_subscription(channel: Channel, subscription: Subscription) -> None:
     channel.state.directory.unsubscribe(subscription)
     if channel.primary is not None:
         channel.primary.delivery.subscription_ended(subscription)
-
-
-def pass_over_own(channel: Channel, topic: Topic, publisher: Session, start: int, stop: int) -> None:
-    """Take new messages from the subscriptions that leave out those of their own."""
-    for subscription in topic.no_local.values():
-        if subscription.is_own(publisher):
-            skipped = subscription.skip(Ranges([(start, stop)]))
-            if channel.primary is not None:
-                channel.primary.delivery.passed_over(subscription.id, skipped)
+        if isinstance(subscription.topic, Family) and not subscription.topic.subscriptions:
+            # A family without a subscription ends at a mark of log time.
+            channel.primary.proposals.due_ms = channel.state.due_ms()
 
 
 def skip(channel: Channel, turn: Turn, wish: SkipMessages) -> Verdict | None:

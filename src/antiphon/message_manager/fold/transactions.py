@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from antiphon.errors import ProtocolError
+from antiphon.message_manager.fold.audits import note_acknowledged
 from antiphon.message_manager.fold.messages import make_visible, not_for_clients
 from antiphon.message_manager.fold.turns import (
     DUPLICATE,
@@ -383,7 +384,7 @@ def _carry_out(
     now.
     """
     directory, uncommitted = channel.state.directory, channel.state.transactions.uncommitted
-    primary, holds = channel.primary, channel.state.holds
+    primary = channel.primary
     publisher = channel.state.sessions.get(session)
     first = turn.sequence
     for number in batches:
@@ -395,11 +396,12 @@ def _carry_out(
     uncommitted.drop(batches)
     for destination, subscription, numbers in consumed:
         source = directory.source(destination, subscription)
-        removed = source.acknowledge(numbers) if source is not None else None
-        if removed and holds.audits(destination):
-            # FINISH does not say what it acknowledges, and a commit may be of many destinations.
-            holds.acknowledgements.tell(turn.sequence, (Consumed(destination, subscription, removed),))
-        if source is not None and removed and primary is not None:
+        if source is None:
+            continue
+        # FINISH does not say what it acknowledges, and a commit may be of many destinations.
+        note_acknowledged(channel, turn, source, numbers)
+        removed = source.acknowledge(numbers)
+        if removed and primary is not None:
             primary.delivery.acknowledged(source.id, removed, session)
 
 

@@ -22,6 +22,7 @@ from antiphon.message_manager.state.destinations.directory import (
     Destination,
     Directory,
 )
+from antiphon.message_manager.state.destinations.family import Family
 from antiphon.message_manager.state.destinations.placements import Placements
 from antiphon.message_manager.state.destinations.queue import DIGEST_BYTES, Queue
 from antiphon.message_manager.state.destinations.temporaries import Temporaries
@@ -37,7 +38,7 @@ from antiphon.wire.primitives import Buffer, Reader, Writer
 
 # The beginning of all versions, and this version.
 _FAMILY: Final = b"AMS"
-_MAGIC: Final = b"AMSD"
+_MAGIC: Final = b"AMSE"
 _HEAD = struct.Struct("<4sI")
 _KIND_AND_SETTINGS = struct.Struct("<BI")
 
@@ -83,7 +84,7 @@ class ChannelState:
     def due_ms(self) -> int | None:
         """The log time at which something becomes too old; 0 if log time must move first."""
         due = (
-            self.directory.ages.due_ms(),
+            self.directory.due_ms(),
             self.transactions.due_ms(),
             self.holds.due_ms(),
             self.known_ids.due_ms(),
@@ -151,6 +152,9 @@ class ChannelState:
             kind = KIND_TOPIC if isinstance(destination, Topic) else KIND_QUEUE
             writer.raw(_KIND_AND_SETTINGS.pack(kind, numbers[destination.settings]))
             destination.write_logical(writer)
+        writer.count(self.directory.family_count)
+        for family in self.directory.families:
+            family.write(writer)
         self.directory.temporaries.write(writer)
         self.placements.write(writer)
         self.known_ids.write(writer)
@@ -206,6 +210,9 @@ class ChannelState:
             if number >= len(settings):
                 raise ProtocolError(f"settings {number} of {len(settings)}")
             self.directory.add(self._read_destination(kind, settings[number], reader))
+        topics = {topic.id: topic for topic in self.directory.topics}
+        for _ in range(reader.count(8 + 2)):
+            self.directory.add_family(Family.read(reader, topics))
         self.directory.temporaries = Temporaries.read(reader)
         self.placements = Placements.read(reader)
         self.known_ids = KnownIds.read(reader)
@@ -218,7 +225,8 @@ class ChannelState:
         if kind == KIND_QUEUE:
             return Queue.read_logical(reader, settings, self.directory.use)
         if kind == KIND_TOPIC:
-            return Topic.read_logical(reader, settings, self.directory.use, self.directory.ages)
+            directory = self.directory
+            return Topic.read_logical(reader, settings, directory.use, directory.ages, directory.undecided)
         raise ProtocolError(f"a destination of kind {kind}")
 
     def _read_places(self, reader: Reader) -> None:

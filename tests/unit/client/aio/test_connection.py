@@ -156,7 +156,9 @@ def test_an_acknowledge_mode_that_does_not_exist_is_refused_at_once() -> None:
 async def test_a_channel_is_named_only_of_a_destination_that_every_channel_has() -> None:
     async with serving() as server, antiphon.connect(server.url) as connection:
         session, admin = connection.session(), connection.admin()
-        told = "queue:x has no parts: only of queue:_DMQ and topic:_LOG a channel is named, not 'zz'"
+        told = (
+            "queue:x has no parts: only of queue:_DMQ, topic:_LOG and a pattern a channel is named, not 'zz'"
+        )
         with pytest.raises(antiphon.LocalError, match=told):
             session.consumer("queue:x", channel="zz")
         with pytest.raises(antiphon.LocalError, match=told):

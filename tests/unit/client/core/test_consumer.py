@@ -46,6 +46,18 @@ def numbers(spans: list[Span]) -> list[int]:
     return [message.sequence for span in spans for message in span.messages()]
 
 
+def test_a_delivery_of_a_family_names_the_topic_of_each_piece() -> None:
+    core = consumer()
+    frame = deliver(1, (10, [b"a", b"b"]), (20, [b"c"]))
+    core.arrive(replace(frame, topics=("topic:one", "topic:two")))
+    found = [message.destination for span in core.take(3) for message in span.messages()]
+    assert found == ["topic:one", "topic:one", "topic:two"]
+    core.arrive(deliver(4, (30, [b"d"])))
+    assert [span.message().destination for span in core.take(1)] == ["queue:a"]
+    with pytest.raises(ProtocolError, match="2 pieces came with the names of 1 topics"):
+        core.arrive(replace(deliver(5, (40, [b"e"]), (41, [b"f"])), topics=("topic:one",)))
+
+
 def test_messages_are_taken_in_the_order_of_delivery_across_pieces() -> None:
     core = consumer()
     core.arrive(deliver(1, (10, [b"a", b"b", b"c"]), (20, [b"d"])))

@@ -12,6 +12,7 @@ from antiphon.message_manager.fold import (
     destinations,
     event_log,
     expiry,
+    families,
     holds,
     messages,
     sessions,
@@ -444,11 +445,12 @@ def test_the_count_of_a_message_goes_with_it(channel: Channel, client: Client, q
 
 
 def test_every_kind_of_command_has_one_rule() -> None:
-    families = (
+    areas = (
         messages,
         burials,
         destinations,
         subscriptions,
+        families,
         sessions,
         client_ids,
         transactions,
@@ -456,7 +458,7 @@ def test_every_kind_of_command_has_one_rule() -> None:
         expiry,
         event_log,
     )
-    kinds = [rule.kind for family in families for rule in family.RULES]
+    kinds = [rule.kind for area in areas for rule in area.RULES]
     assert sorted(kinds) == sorted(CommandKind)
     assert list(RULES) == [int(kind) for kind in kinds]
 

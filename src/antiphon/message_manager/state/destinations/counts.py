@@ -29,6 +29,13 @@ class DeliveryCounts:
                 found.add_all(ranges)
         return found
 
+    def counted(self) -> Ranges:
+        """The numbers that have a count."""
+        found = Ranges()
+        for ranges in self._by_count.values():
+            found.add_all(ranges)
+        return found
+
     def of(self, number: int) -> int:
         for count, ranges in self._by_count.items():
             if number in ranges:

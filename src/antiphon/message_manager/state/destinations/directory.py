@@ -1,13 +1,16 @@
-"""Directory: the destinations of a channel by id and by name, and the subscriptions of its topics."""
+"""Directory: the destinations of a channel by id and by name, its families, and the subscriptions of both."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 from antiphon.errors import InvalidName
+from antiphon.ids import U64_MAX
 from antiphon.message_manager.state.destinations.ages import Ages
+from antiphon.message_manager.state.destinations.family import Family, Undecided
 from antiphon.message_manager.state.destinations.index import SegmentUse
 from antiphon.message_manager.state.destinations.queue import Queue
 from antiphon.message_manager.state.destinations.settings import channels_of, completed
@@ -16,6 +19,7 @@ from antiphon.message_manager.state.destinations.temporaries import Temporaries,
 from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.message_manager.state.sessions import Session
 from antiphon.names import DestinationKind, parse_destination, temporary_name
+from antiphon.ranges import Ranges
 from antiphon.wire.commands import CreateDestination
 
 # The kinds of destination in the CREATE command.
@@ -40,12 +44,16 @@ class Directory:
         "_by_id",
         "_by_name",
         "_by_session",
+        "_families",
+        "_families_by_name",
+        "_matchable",
         "_named",
         "_parts",
         "_subscriptions",
         "_topics",
         "ages",
         "temporaries",
+        "undecided",
         "use",
         "version",
     )
@@ -54,6 +62,12 @@ class Directory:
         self._by_id: dict[int, Destination] = {}
         self._by_name: dict[str, Destination] = {}
         self._topics: dict[int, Topic] = {}
+        # Families are no destinations: they store nothing, and only consumers use them.
+        self._families: dict[int, Family] = {}
+        self._families_by_name: dict[str, Family] = {}
+        self.undecided = Undecided()
+        # The ids of the topics that a pattern may match, ascending.
+        self._matchable = array("Q")
         self._parts: dict[int, tuple[str, ...]] = {}
         self._subscriptions: dict[int, Subscription] = {}
         # Those with a name by their keys; those that are not durable by the sessions that have them, and id.
@@ -94,6 +108,26 @@ class Directory:
         """Look up `queue:orders`."""
         return self._by_name.get(name)
 
+    @property
+    def families(self) -> Iterator[Family]:
+        """By id, ascending."""
+        return iter(self._families.values())
+
+    @property
+    def family_count(self) -> int:
+        return len(self._families)
+
+    def family(self, id: int) -> Family | None:
+        return self._families.get(id)
+
+    def family_named(self, name: str) -> Family | None:
+        """Look up `topic:_MATCH.glob.prices.*`."""
+        return self._families_by_name.get(name)
+
+    def consumable(self, id: int) -> Destination | Family | None:
+        """What consumers ask for: a destination or a family."""
+        return self._by_id.get(id) or self._families.get(id)
+
     def spelled(self, wish: CreateDestination) -> str:
         """The full name in a CREATE; raises InvalidName."""
         prefix = _PREFIXES.get(wish.kind)
@@ -118,7 +152,9 @@ class Directory:
         spelled = completed(settings, is_topic=is_topic)
         made: Destination
         if is_topic:
-            made = Topic(id=id, name=name, settings=spelled, use=self.use, ages=self.ages)
+            made = Topic(
+                id=id, name=name, settings=spelled, use=self.use, ages=self.ages, undecided=self.undecided
+            )
         else:
             made = Queue(id=id, name=name, settings=spelled, use=self.use)
         self.add(made)
@@ -136,21 +172,91 @@ class Directory:
             self.ages.look(made)
             for subscription in made.subscriptions.values():
                 self._enter(subscription)
+            if made.can_be_matched:
+                self._matchable.append(made.id)
+                self._look_at_undecided()
 
-    def delete(self, gone: Destination, number: int) -> None:
-        """Remove a destination by command `number`, with its messages and subscriptions."""
+    def delete(self, gone: Destination, number: int) -> dict[int, Ranges]:
+        """Remove a destination by command `number`, with its messages and subscriptions.
+
+        Returns the messages that subscriptions of families needed.
+        """
+        lost: dict[int, Ranges] = {}
         if gone.id not in self.temporaries:
             self.version = number
         if isinstance(gone, Topic):
             for subscription in gone.subscriptions.values():
                 self._strike(subscription)
+            for family in gone.families:
+                lost |= family.leave(gone)
             del self._topics[gone.id]
+            if gone.can_be_matched:
+                del self._matchable[bisect_left(self._matchable, gone.id)]
+                self._look_at_undecided()
             self.ages.deleted(gone.id)
         gone.index.clear(gone.stored)
         del self._by_id[gone.id]
         del self._by_name[gone.name]
         self._parts.pop(gone.id, None)
         self.temporaries.remove(gone.id)
+        return lost
+
+    def due_ms(self) -> int | None:
+        """The log time at which a message becomes too old or a family ends; 0: time must be marked first."""
+        due = [family.due_ms() for family in self._families.values()]
+        return min([ms for ms in (self.ages.due_ms(), *due) if ms is not None], default=None)
+
+    # -- families ------------------------------------------------------------------
+
+    def create_family(self, id: int, name: str) -> Family:
+        made = Family(id=id, name=name)
+        self.add_family(made)
+        return made
+
+    def add_family(self, made: Family) -> None:
+        assert made.name not in self._families_by_name, f"{made.name} exists already"
+        self._families[made.id] = made
+        self._families_by_name[made.name] = made
+        for subscription in made.subscriptions.values():
+            self._enter(subscription)
+        self._look_at_undecided()
+
+    def topics_between(self, after: int, through: int = U64_MAX, most: int = U64_MAX) -> list[Topic]:
+        """The topics with these ids that a pattern may match, in the order of their creation."""
+        start = bisect_right(self._matchable, after)
+        stop = min(bisect_right(self._matchable, through, start), start + most)
+        return [self._topics[id] for id in self._matchable[start:stop]]
+
+    def decide(self, family: Family, through: int, ids: Ranges) -> dict[int, Ranges]:
+        """Decide about the topics through this id: of these ids belong to the family, the others do not.
+
+        Returns the messages that each subscription of the family needs by that.
+        """
+        decided = self.topics_between(family.decided_through, through)
+        back = family.decide(through, [topic for topic in decided if topic.id in ids])
+        self._look_at_undecided()
+        for topic in decided:
+            topic.tidy()
+        return back
+
+    def _look_at_undecided(self) -> None:
+        """Note which families have not decided about all topics."""
+        if not self._families:
+            return
+        last = self._matchable[-1] if self._matchable else 0
+        self.undecided.families = [one for one in self._families.values() if one.decided_through < last]
+        for family in self._families.values():
+            if family.own and family.decided_through >= last:
+                family.own.clear()
+
+    def end_idle_families(self, now_ms: int) -> None:
+        """Log time is this: families that have been without a subscription for long are gone (FAM5)."""
+        for family in [one for one in self._families.values() if one.is_over(now_ms)]:
+            for topic in family.topics.values():
+                topic.families = tuple([other for other in topic.families if other is not family])
+            del self._families[family.id]
+            del self._families_by_name[family.name]
+            self.undecided.families = [one for one in self.undecided.families if one is not family]
 
     # -- subscriptions -----------------------------------------------------------
 
@@ -176,6 +282,10 @@ class Directory:
     def unsubscribe(self, subscription: Subscription) -> None:
         self._strike(subscription)
         subscription.topic.unsubscribe(subscription)
+        family = self._families.get(subscription.destination)
+        if family is not None:
+            for topic in self.topics_between(family.decided_through):
+                topic.tidy()
 
     def join(self, subscription: Subscription, session: int) -> None:
         subscription.join(session)

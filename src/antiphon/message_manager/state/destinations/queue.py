@@ -19,7 +19,7 @@ from antiphon.bus.ports import Location
 from antiphon.message_manager.state.destinations.counts import DeliveryCounts
 from antiphon.message_manager.state.destinations.index import BatchIndex, SegmentUse
 from antiphon.message_manager.state.destinations.rules import PLAIN, DeliveryRules
-from antiphon.message_manager.state.destinations.settings import queue_rules_of
+from antiphon.message_manager.state.destinations.settings import ReturnRules, queue_rules_of
 from antiphon.names import parse_destination
 from antiphon.ranges import Ranges
 from antiphon.wire.primitives import Reader, Writer
@@ -190,15 +190,22 @@ class Queue:
         """Remove these: they are dead."""
         self.dead += self._remove(numbers, _DEAD).count
 
-    def purge(self, locked: Ranges) -> Ranges:
-        """Remove all messages but the locked ones, and return them."""
-        removed = self._remove(self.live.difference(locked), _PURGED)
+    def purge(self, numbers: Ranges) -> Ranges:
+        """Remove the live part of these, and return it."""
+        removed = self._remove(numbers, _PURGED)
         self.purged += removed.count
         return removed
 
     def doomed(self) -> Ranges:
         """The messages that are dead, and still here."""
         return self.counts.above(self.returns.redelivery_limit).union(self.counts.rejected)
+
+    @property
+    def may_delay(self) -> bool:
+        return self.returns.delay_ms > 0
+
+    def by_returns(self, numbers: Ranges) -> tuple[tuple[ReturnRules, Ranges], ...]:
+        return ((self.returns, numbers),)
 
     def alter(self, settings: str) -> None:
         self.settings_version += 1

@@ -72,6 +72,13 @@ class TimedRanges:
             self._times.append(time_ms)
         self.numbers.add(start, stop)
 
+    def merge(self, others: list[TimedRanges]) -> None:
+        """Add the numbers of these, which lie anywhere, and are in none of the others."""
+        runs = sorted([run for one in (self, *others) for run in one], key=lambda run: run.start)
+        self.numbers, self._starts, self._stops, self._times = Ranges(), array("Q"), array("Q"), array("q")
+        for time_ms, start, stop in runs:
+            self.add(time_ms, start, stop)
+
     def forget(self, numbers: Ranges) -> None:
         if self.numbers.remove_all(numbers) and len(self._starts) > (
             2 * self.numbers.count + _TIDY_ENTRIES_MIN if self.numbers else 0
@@ -181,6 +188,25 @@ class DeliveryRules:
         _shift(rows.keyed, first, skip, noted.keyed)
         noted._look()
         return noted if noted else PLAIN
+
+    def merge(self, others: list[DeliveryRules]) -> DeliveryRules:
+        """Note the rules of other destinations' messages, too; returns as `note`."""
+        if not others:
+            return self
+        merged = DeliveryRules() if self is PLAIN else self
+        for one in others:
+            for priority, ranges in one.priorities.items():
+                merged.priorities.setdefault(priority, Ranges()).add_all(ranges)
+            for mine, theirs in (
+                (merged.transient, one.transient),
+                (merged.keyed, one.keyed),
+                (merged.lapsed, one.lapsed),
+            ):
+                mine.add_all(theirs)
+        merged.expires.merge([one.expires for one in others])
+        merged.deliver_at.merge([one.deliver_at for one in others])
+        merged._look()
+        return merged if merged else PLAIN
 
     def lapse(self, numbers: Ranges) -> None:
         """Note that these have expired, and stay stored."""

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from antiphon.message_manager.state.destinations.counts import DeliveryCounts
-from antiphon.message_manager.state.destinations.index import BatchIndex
+from antiphon.message_manager.state.destinations.index import StoredBatch
 from antiphon.message_manager.state.destinations.rules import DeliveryRules
 from antiphon.message_manager.state.destinations.settings import ReturnRules
 from antiphon.ranges import Ranges
+
+
+class BatchFinder(Protocol):
+    """The places of rows in the journal."""
+
+    def find(self, sequence: int) -> StoredBatch:
+        """The batch of a stored message."""
 
 
 class Indexed(Protocol):
     """A part of the state whose rows lie in the journal."""
 
     @property
-    def index(self) -> BatchIndex:
+    def index(self) -> BatchFinder:
         """The places of the rows."""
 
 
@@ -89,5 +97,8 @@ class Source(Stored, Protocol):
         """The messages that are dead, and still here: no consumer gets them."""
 
     @property
-    def returns(self) -> ReturnRules:
-        """When messages are dead, and what becomes of them."""
+    def may_delay(self) -> bool:
+        """May a message that came back have to wait?"""
+
+    def by_returns(self, numbers: Ranges) -> Iterable[tuple[ReturnRules, Ranges]]:
+        """These messages, by what becomes of messages that come back."""

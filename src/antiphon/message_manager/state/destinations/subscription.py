@@ -1,4 +1,4 @@
-"""Subscription: the cursor of one subscriber of a topic.
+"""Subscription: the cursor of one subscriber of a topic, or of a family of topics.
 
 SBS1  The subscription needs the messages of its topic above `floor` that are not in `done`, and no others. It
       takes a few numbers whatever the backlog, and a range for each run of messages acknowledged out of turn.
@@ -6,23 +6,23 @@ SBS2  A message is acknowledged at most once; a second acknowledgement is told w
 SBS3  A message that the selector does not want is skipped by the log, and is then done without having been
       acknowledged; one that is the subscriber's own, if that is not wanted, when it is published.
 SBS4  A subscription that is not durable has members, the sessions of its consumers, and ends with the last.
+SBS5  When a topic joins a family, the subscription needs the topic's messages from its own beginning on.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final, Protocol
 
 from antiphon.ids import U64_MAX
 from antiphon.message_manager.state.destinations.counts import DeliveryCounts
-from antiphon.message_manager.state.destinations.index import BatchIndex
 from antiphon.message_manager.state.destinations.rules import DeliveryRules
 from antiphon.message_manager.state.destinations.settings import ReturnRules
+from antiphon.message_manager.state.destinations.source import BatchFinder
 from antiphon.message_manager.state.sessions import Session
+from antiphon.names import shown_name
 from antiphon.ranges import Ranges
 from antiphon.wire.primitives import Reader, Writer
-
-if TYPE_CHECKING:
-    from antiphon.message_manager.state.destinations.topic import Topic
 
 NOT_COUNTED: Final = -1
 """The subscription begins with a number still to come: its backlog is not counted yet."""
@@ -30,14 +30,44 @@ NOT_COUNTED: Final = -1
 _ABOVE_ALL: Final = U64_MAX + 1
 
 
+class Subscribable(Protocol):
+    """A topic, or a family of topics: what a subscription needs of it."""
+
+    id: int
+    name: str
+    settings: str
+    live: Ranges
+    last: int
+    published: int
+    rules: DeliveryRules
+    subscriptions: dict[int, Subscription]
+
+    @property
+    def index(self) -> BatchFinder: ...
+    @property
+    def may_delay(self) -> bool: ...
+    def by_returns(self, numbers: Ranges) -> Iterable[tuple[ReturnRules, Ranges]]: ...
+    def doomed(self, counts: DeliveryCounts) -> Ranges: ...
+    def subscribe(self, subscription: Subscription) -> None: ...
+    def unsubscribe(self, subscription: Subscription) -> None: ...
+    def acknowledged_by(self, subscription: Subscription, numbers: Ranges) -> None: ...
+    def skipped_by(self, subscription: Subscription, numbers: Ranges) -> None: ...
+    def buried_by(self, subscription: Subscription, numbers: Ranges) -> None: ...
+    def purged_by(self, subscription: Subscription, numbers: Ranges) -> None: ...
+    def dropped_by(self, subscription: Subscription, numbers: Ranges) -> None: ...
+    def rejected_by(self, subscription: Subscription, numbers: Ranges) -> None: ...
+    def returned_by(self, subscription: Subscription, numbers: Ranges) -> None: ...
+
+
 class Subscription:
-    """A subscription of a topic; `id` is the number of its SUBSCRIBE.
+    """A subscription of a topic or a family; `id` is the number of its SUBSCRIBE.
 
     A durable or shared subscription has a name. The durable names of a client id are unique, and so are those
     of the others that are shared. Any number of consumers may have a shared subscription at once.
     """
 
     __slots__ = (
+        "begun",
         "client_id",
         "connection",
         "counts",
@@ -59,10 +89,11 @@ class Subscription:
         self,
         *,
         id: int,
-        topic: Topic,
+        topic: Subscribable,
         subscriber: str,
         client_id: str,
         floor: int,
+        begun: int | None = None,
         is_durable: bool = False,
         is_shared: bool = False,
         selector: str = "",
@@ -87,6 +118,8 @@ class Subscription:
         self.counts = DeliveryCounts()
         # All messages up to here are acknowledged, or were never wanted.
         self.floor = floor
+        # Nothing up to here was ever wanted.
+        self.begun = floor if begun is None else begun
         # Acknowledged above the floor, with the numbers between two such messages that are no messages of
         # this topic, so that neighbours melt into one range.
         self.done = Ranges()
@@ -132,7 +165,7 @@ class Subscription:
 
     @property
     def name(self) -> str:
-        return f"{self.topic.name}, subscription {self.subscriber or self.id}"
+        return f"{shown_name(self.topic.name)}, subscription {self.subscriber or self.id}"
 
     @property
     def last(self) -> int:
@@ -143,7 +176,7 @@ class Subscription:
         return self.topic.rules
 
     @property
-    def index(self) -> BatchIndex:
+    def index(self) -> BatchFinder:
         return self.topic.index
 
     @property
@@ -201,9 +234,9 @@ class Subscription:
             self._settle(gone)
             self.topic.buried_by(self, gone)
 
-    def purge(self, locked: Ranges) -> Ranges:
-        """Need nothing of now any longer but the locked messages; returns those that were needed."""
-        gone = self.needs(self.topic.live).difference(locked)
+    def purge(self, numbers: Ranges) -> Ranges:
+        """Need none of these any longer; returns those that were needed."""
+        gone = self.still(numbers)
         if gone:
             self._settle(gone)
             self.topic.purged_by(self, gone)
@@ -211,11 +244,14 @@ class Subscription:
 
     def doomed(self) -> Ranges:
         """The messages that are dead, and still needed."""
-        return self.counts.above(self.returns.redelivery_limit).union(self.counts.rejected)
+        return self.topic.doomed(self.counts).union(self.counts.rejected)
 
     @property
-    def returns(self) -> ReturnRules:
-        return self.topic.returns
+    def may_delay(self) -> bool:
+        return self.topic.may_delay
+
+    def by_returns(self, numbers: Ranges) -> Iterable[tuple[ReturnRules, Ranges]]:
+        return self.topic.by_returns(numbers)
 
     def skip(self, numbers: Ranges) -> Ranges:
         """Pass over messages that are not wanted; returns those that were needed (SBS3)."""
@@ -267,6 +303,22 @@ class Subscription:
             self.settled = self.topic.published - self.needs(self.topic.live).count
         self.advance()
 
+    def regain(self, joined: Ranges, gone: Ranges) -> Ranges:
+        """Need these messages of topics that have just joined, but for those that are gone (SBS5).
+
+        Returns the messages that are needed now.
+        """
+        back = joined.clip(self.begun + 1, _ABOVE_ALL).difference(gone)
+        if back and back.first <= self.floor:
+            self.done.add(back.first, self.floor + 1)
+            self.floor = back.first - 1
+        self.done.remove_all(back)
+        self.done.add_all(joined.difference(back).clip(self.floor + 1, _ABOVE_ALL))
+        if self.settled != NOT_COUNTED:
+            self.settled += joined.count - back.count
+        self.advance()
+        return back
+
     def advance(self) -> None:
         """Raise the floor to just below the first needed message, or to the end of the topic."""
         done, live = self.done, self.topic.live
@@ -294,6 +346,7 @@ class Subscription:
         writer.text(self.subscriber)
         writer.text(self.client_id)
         writer.u64(self.floor)
+        writer.u64(self.begun)
         writer.text(self.selector)
         writer.bool_(self.no_local)
         writer.u128(self.connection)
@@ -303,7 +356,7 @@ class Subscription:
         self.counts.write(writer)
 
     @classmethod
-    def read(cls, reader: Reader, topic: Topic) -> Subscription:
+    def read(cls, reader: Reader, topic: Subscribable) -> Subscription:
         id, is_durable, is_shared = reader.u64(), reader.bool_(), reader.bool_()
         members = {reader.u128(): reader.u32() for _ in range(reader.count(16 + 4))}
         subscription = cls(
@@ -312,6 +365,7 @@ class Subscription:
             subscriber=reader.text(),
             client_id=reader.text(),
             floor=reader.u64(),
+            begun=reader.u64(),
             is_durable=is_durable,
             is_shared=is_shared,
             selector=reader.text(),

@@ -4,7 +4,8 @@ TPC1  published = kept + trimmed, always.
 TPC2  A message is kept while a subscription or a hold needs it. Beyond that it is kept until it is older than
       the topic's retention, in log time, or until more than `retention_bytes` are newer.
 TPC3  The same commands give the same state and digest on every replica, wherever each has the bytes.
-TPC4  Messages are looked at by runs of numbers and by batches, never one by one.
+TPC4  What is done with a message of the topic through a family is done with the topic's message.
+TPC5  Messages are looked at by runs of numbers and by batches, never one by one.
 
 The *horizon* is a number: messages up to it are too old, or too many, to be kept for retention, and are kept
 only for subscriptions and holds.
@@ -22,10 +23,11 @@ from typing import Final, NamedTuple
 from antiphon.bus.ports import Location
 from antiphon.message_manager.state.destinations.ages import Ages
 from antiphon.message_manager.state.destinations.counts import DeliveryCounts
+from antiphon.message_manager.state.destinations.family import Family, Undecided
 from antiphon.message_manager.state.destinations.index import BatchIndex, SegmentUse
 from antiphon.message_manager.state.destinations.queue import DIGEST_BYTES, NO_DIGEST
 from antiphon.message_manager.state.destinations.rules import PLAIN, DeliveryRules
-from antiphon.message_manager.state.destinations.settings import topic_rules_of
+from antiphon.message_manager.state.destinations.settings import ReturnRules, topic_rules_of
 from antiphon.message_manager.state.destinations.subscription import Subscription
 from antiphon.names import LOG_TOPIC_NAME
 from antiphon.ranges import Ranges
@@ -38,6 +40,9 @@ RANGES_FEW: Final = 4_096
 TRIM_SHARE: Final = 64
 """With few ranges every byte too much goes at once. With many it goes when it is this share of the kept
 bytes: each trimming moves all ranges behind it."""
+
+NOT_MATCHED: Final = Undecided()
+"""Of a topic that is in no channel."""
 
 _ID = struct.Struct("<Q")
 _MARK = struct.Struct("<Qq")
@@ -77,6 +82,7 @@ class Topic:
         "dropped",
         "duplicates",
         "expired",
+        "families",
         "fresh_bytes",
         "held_from",
         "horizon",
@@ -99,13 +105,21 @@ class Topic:
         "settings_version",
         "subscriptions",
         "trimmed",
+        "undecided",
     )
 
     # Each subscription has its own counts.
     counts = DeliveryCounts()
 
     def __init__(
-        self, *, id: int, name: str, settings: str, use: SegmentUse, ages: Ages | None = None
+        self,
+        *,
+        id: int,
+        name: str,
+        settings: str,
+        use: SegmentUse,
+        ages: Ages | None = None,
+        undecided: Undecided | None = None,
     ) -> None:
         self.id = id
         self.name = name
@@ -143,6 +157,9 @@ class Topic:
         self.subscriptions: dict[int, Subscription] = {}
         # Those of them that leave out what their own connection or client id publishes.
         self.no_local: dict[int, Subscription] = {}
+        # The families to which the topic belongs, by id; and those that may not have decided about it yet.
+        self.families: tuple[Family, ...] = ()
+        self.undecided = NOT_MATCHED if undecided is None else undecided
         # Covers all commands to the topic, so that a checkpoint need not.
         self.digest = NO_DIGEST
 
@@ -153,6 +170,22 @@ class Topic:
     @property
     def last_stored(self) -> int:
         return self.last
+
+    @property
+    def can_be_matched(self) -> bool:
+        """May a pattern match the name? Temporary topics come and go, and are strangers'."""
+        return not self.name.startswith("topic:_")
+
+    @property
+    def may_delay(self) -> bool:
+        return self.returns.delay_ms > 0
+
+    def by_returns(self, numbers: Ranges) -> tuple[tuple[ReturnRules, Ranges], ...]:
+        return ((self.returns, numbers),)
+
+    def doomed(self, counts: DeliveryCounts) -> Ranges:
+        """Those that came back too often."""
+        return counts.above(self.returns.redelivery_limit)
 
     def _remember(self, what: bytes) -> None:
         self.digest = blake2b(self.digest + what, digest_size=DIGEST_BYTES).digest()
@@ -202,6 +235,10 @@ class Topic:
         self.bytes += size
         self.fresh_bytes += size
         self._remember(_PUBLISHED.pack(1, first, count, skip) + origin)
+        if self.families:
+            here = self.live.clip(first + skip, first + count)
+            for family in self.families:
+                family.published_by(self, here, rules, first, skip, known)
         if not self.retention.age_ms:
             self._move_horizon(self.last)
         elif self.fresh_bytes > self.retention.bytes:
@@ -260,6 +297,8 @@ class Topic:
         if not numbers:
             return {}
         gone = {id: subscription.lose(numbers) for id, subscription in self.subscriptions.items()}
+        for family in self.families:
+            gone |= family.expire(numbers)
         self.expired += sum([one.count for one in gone.values()])
         self.rules.lapse(numbers)
         self._remember(_EXPIRED + numbers.encode())
@@ -294,6 +333,18 @@ class Topic:
         self.no_local.pop(subscription.id, None)
         self._remember_of(_UNSUBSCRIBED, subscription)
         self._trim(self.live.clip(subscription.floor + 1, self.horizon + 1))
+
+    @property
+    def sources(self) -> list[Subscription]:
+        """All subscriptions that may need messages of the topic: its own, and those of its families."""
+        found = list(self.subscriptions.values())
+        for family in self.families:
+            found += family.subscriptions.values()
+        return found
+
+    def tidy(self) -> None:
+        """Trim what nobody needs any more: a subscription of a family has ended, or a family has decided."""
+        self._trim(self.live.clip(0, self.horizon + 1))
 
     # -- holds -------------------------------------------------------------------
 
@@ -352,13 +403,18 @@ class Topic:
         """Trim those of these kept messages that no subscription and no hold needs."""
         if self.held_from is not None and numbers and numbers.last >= self.held_from:
             numbers = numbers.clip(0, self.held_from)
-        for subscription in self.subscriptions.values():
+        if numbers and self.undecided.families:
+            kept_from = self.undecided.kept_from(self)
+            numbers = numbers if kept_from is None else numbers.clip(0, kept_from)
+        for subscription in self.sources if self.families else self.subscriptions.values():
             if not numbers:
                 return
             if subscription.floor < numbers.last:
                 numbers = numbers.difference(subscription.needs(numbers))
         if not numbers:
             return
+        for family in self.families:
+            family.trimmed(numbers)
         if len(numbers) > 1 and self.live.clip(numbers.first, numbers.last + 1) == numbers:
             # Without exceptions they go in one piece, however many batches they are.
             self.live.remove(numbers.first, numbers.last + 1)
@@ -410,8 +466,17 @@ class Topic:
         self.index.write(writer, self.live)
 
     @classmethod
-    def read_logical(cls, reader: Reader, settings: str, use: SegmentUse, ages: Ages | None = None) -> Topic:
-        topic = cls(id=reader.u64(), name=reader.text(), settings=settings, use=use, ages=ages)
+    def read_logical(
+        cls,
+        reader: Reader,
+        settings: str,
+        use: SegmentUse,
+        ages: Ages | None = None,
+        undecided: Undecided | None = None,
+    ) -> Topic:
+        topic = cls(
+            id=reader.u64(), name=reader.text(), settings=settings, use=use, ages=ages, undecided=undecided
+        )
         if not reader.bool_():
             return topic
         (
@@ -436,7 +501,7 @@ class Topic:
         topic.rules = DeliveryRules.read(reader)
         for _ in range(reader.count(8 + 8)):
             topic.marks.append(Mark(reader.u64(), reader.i64()))
-        for _ in range(reader.count(8 + 1 + 1 + 4 + 2 + 2 + 8 + 2 + 1 + 16 + 8 + 8 + 4 + 4 + 4)):
+        for _ in range(reader.count(8 + 1 + 1 + 4 + 2 + 2 + 8 + 8 + 2 + 1 + 16 + 8 + 8 + 4 + 4 + 4)):
             topic._enter(Subscription.read(reader, topic))
         return topic
 
