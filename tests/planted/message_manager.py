@@ -11,7 +11,7 @@ from pytest import MonkeyPatch
 from antiphon.bus.effects import Multicast
 from antiphon.bus.messages import InDoubt, RangeRequest, SessionDetached
 from antiphon.message_manager import manager, reading
-from antiphon.message_manager.delivery import dispatcher, views
+from antiphon.message_manager.delivery import dispatcher, matching, views
 from antiphon.message_manager.delivery.delivery import Delivery
 from antiphon.message_manager.delivery.dispatcher import Dispatcher
 from antiphon.message_manager.delivery.doubts import Doubts
@@ -26,6 +26,7 @@ from antiphon.message_manager.manager import MessageManager
 from antiphon.message_manager.state import known_ids
 from antiphon.message_manager.state.destinations.counts import DeliveryCounts
 from antiphon.message_manager.state.destinations.directory import Directory
+from antiphon.message_manager.state.destinations.family import Undecided
 from antiphon.message_manager.state.destinations.subscription import Subscription
 from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.message_manager.state.holds import Holds
@@ -348,6 +349,31 @@ def all_rows_match(patch: MonkeyPatch) -> None:
     patch.setattr(views, "evaluate", evaluate_roughly)
 
 
+def undecided_not_kept(patch: MonkeyPatch) -> None:
+    """A topic does not wait until the families have decided: its first messages go as its retention says."""
+    patch.setattr(Undecided, "kept_from", lambda self, topic: None)
+
+
+def joins_above_the_floor(patch: MonkeyPatch) -> None:
+    """A topic that joins brings only messages above those that the subscription has passed."""
+    regain = Subscription.regain
+
+    def regain_above(self: Subscription, joined: Ranges, gone: Ranges) -> Ranges:
+        return regain(self, joined, gone.union(joined.clip(0, self.floor + 1)))
+
+    patch.setattr(Subscription, "regain", regain_above)
+
+
+def joined_not_given(patch: MonkeyPatch) -> None:
+    """The primary does not look below what it has looked at when a topic joins."""
+    patch.setattr(Delivery, "regained", lambda self, subscription, numbers: None)
+
+
+def every_name_matches(patch: MonkeyPatch) -> None:
+    """A primary takes every topic for one that matches."""
+    patch.setattr(matching, "compile_pattern", lambda match, pattern: lambda name: True)
+
+
 def groups_not_noted(patch: MonkeyPatch) -> None:
     """The primary does not remember which consumer has a key."""
     patch.setattr(MessageGroups, "assign", lambda self, bucket, by: by)
@@ -371,6 +397,10 @@ def groups_go_on_early(patch: MonkeyPatch) -> None:
 BUGS = (
     rows_renumbered,
     all_rows_match,
+    undecided_not_kept,
+    joins_above_the_floor,
+    joined_not_given,
+    every_name_matches,
     groups_not_noted,
     groups_of_holders_forgotten,
     groups_go_on_early,

@@ -50,6 +50,9 @@ LIMITS: Final[dict[str, DrawnLimit]] = {
     "ids of a port": DrawnLimit("ids", "COUNT_MAX", (1, 2, 5)),
     "buckets of keys": DrawnLimit("message_manager.delivery.message_groups", "BUCKETS", (1, 3)),
     "rows with keys at once": DrawnLimit("message_manager.delivery.views", "ROWS_AT_ONCE", (1, 4)),
+    "spare rows of owners": DrawnLimit("message_manager.state.destinations.owners", "_SPARE", (0, 4)),
+    "names at once": DrawnLimit("message_manager.delivery.matching", "NAMES_AT_ONCE", (1, 2)),
+    "idle families": DrawnLimit("message_manager.state.destinations.family", "IDLE_MS", (1, 100)),
 }
 
 SIZES: Final[dict[str, tuple[int, ...]]] = {
@@ -62,6 +65,7 @@ SIZES: Final[dict[str, tuple[int, ...]]] = {
     "placements_kept": (1, 8),
     "range_pages_max": (1,),
     "range_asks_max": (1,),
+    "match_pause_ms": (1, 30),
 }
 """Of the settings of client managers and message managers."""
 

@@ -17,6 +17,7 @@ from antiphon.sim.workloads.bus import BusRun
 from antiphon.sim.workloads.cluster import ClusterRun
 from antiphon.sim.workloads.holds import HoldsRun
 from antiphon.sim.workloads.node import NodeRun
+from antiphon.sim.workloads.patterns import PatternRun
 from antiphon.sim.workloads.topic import TopicRun
 from antiphon.sim.workloads.transactions import TransactionRun
 from antiphon.sim.world import Violation
@@ -26,6 +27,7 @@ WORKLOADS: dict[str, type[BusRun] | type[ClusterRun] | type[NodeRun] | type[Tran
     "cluster": ClusterRun,
     "holds": HoldsRun,
     "node": NodeRun,
+    "patterns": PatternRun,
     "topic": TopicRun,
     "transactions": TransactionRun,
 }

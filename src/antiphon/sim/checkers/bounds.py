@@ -26,7 +26,7 @@ from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.message_manager.delivery import message_groups
 from antiphon.message_manager.state import known_ids, log_times, outcomes, sessions
 from antiphon.message_manager.state.channel_state import ChannelState
-from antiphon.message_manager.state.destinations import index
+from antiphon.message_manager.state.destinations import index, owners
 from antiphon.message_manager.state.destinations.directory import Directory
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.world import World
@@ -259,6 +259,8 @@ def _most(container: Container, living: Living) -> int:
     if name in _BY_ROWS:
         # Messages of a client that are not consecutive are as many ranges.
         return most + max(living.rows, RANGES_MAX)
+    if name.startswith("Owners."):
+        return owners._SPARE + 2 * living.rows + most
     if name.startswith(("BatchIndex.", "TimedRanges.")):
         return index._TIDY_ROWS_MIN + 2 * living.rows + most
     return most

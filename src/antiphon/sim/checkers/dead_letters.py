@@ -35,6 +35,11 @@ class DeadLetters(Checker):
         self._folded = 0
         self._moves: _Moves = []
         self._bodies: dict[int, bytes] = {}
+        # By number, where a message was published; by destination, how many had died when it was deleted, and
+        # by which entry.
+        self._homes: dict[int, int] = {}
+        self._died: dict[int, int] = {}
+        self._deleted: dict[int, tuple[int, int]] = {}
         # By source and number, the number of the command that moved it.
         self._dead: dict[tuple[int, int], int] = {}
 
@@ -49,10 +54,15 @@ class DeadLetters(Checker):
                 batch = Batch.decode(wish.batch)
                 for row in range(batch.count):
                     self._bodies[sequence + row] = bytes(batch.body_bytes(row))
+                    self._homes[sequence + row] = wish.destination
 
     def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
         if entry.last > self._folded:
             self._folded = entry.last
+            now = {one.id: one.dead for one in state.directory}
+            for id in self._died.keys() - now.keys():
+                self._deleted[id] = entry.last, self._died[id]
+            self._died = now
             if self._moves:
                 exceptions = state.outcomes.within(entry.first, entry.last)
                 refused = Ranges([(one.first, one.first + one.count) for one in exceptions])
@@ -67,10 +77,13 @@ class DeadLetters(Checker):
     def _check(self, sequence: int, wish: BuryMessages, state: ChannelState) -> None:
         self.world.probe(f"dead.{wish.reason.name.lower()}")
         source = wish.subscription or wish.destination
-        home, batch = state.directory.get(wish.destination), Batch.decode(wish.batch)
-        assert home is not None, "the fold accepted messages of no destination"
-        limit = json.loads(home.settings)["redelivery_limit"]
+        batch = Batch.decode(wish.batch)
+        is_family = state.directory.family(wish.destination) is not None
         for row, number in enumerate(wish.numbers.numbers()):
+            # Of a family, the topic to which the message was published.
+            home = state.directory.get(self._homes[number] if is_family else wish.destination)
+            assert home is not None, "the fold accepted messages of no destination"
+            limit = json.loads(home.settings)["redelivery_limit"]
             before = self._dead.setdefault((source, number), sequence)
             if before != sequence:
                 self.fail(f"{number} of {source} died at {before} and again at {sequence}")
@@ -85,7 +98,7 @@ class DeadLetters(Checker):
                 self.fail(f"{number} of {source} came {count} times and died; its limit is {limit}")
 
     def _check_accounts(self, node: int, entry: Entry, state: ChannelState) -> None:
-        died = 0
+        died = sum([count for at, count in self._deleted.values() if at <= entry.last])
         for one in state.directory:
             died += one.dead
             if isinstance(one, Queue):

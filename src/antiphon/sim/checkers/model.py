@@ -453,7 +453,7 @@ class Topics(Queues):
         self._ended: dict[int, tuple[SubscriptionModel, int]] = {}
         # By whether they are durable, client id and name.
         self._named: dict[tuple[bool, str, str], int] = {}
-        self._fresh_through: dict[PortConsumer, int] = {}
+        self._fresh_through: dict[tuple[PortConsumer, int], int] = {}
         self._holding: dict[Held, PortConsumer] = {}
         self._in_hand: dict[PortConsumer, set[Held]] = {}
 
@@ -464,9 +464,8 @@ class Topics(Queues):
                 numbers = self._new_rows(destination, batch, sequence, skip, header.count)
                 self.sizes[destination].update(dict.fromkeys(numbers, len(batch) // header.count))
                 self.stored[destination].update(numbers)
-                for subscription in self.subscriptions.values():
-                    if subscription.topic == destination:
-                        subscription.wanted.update(n for n in numbers if n >= subscription.start)
+                for subscription in self.wanting(destination):
+                    subscription.wanted.update(n for n in numbers if n >= subscription.start)
             case Acknowledge(subscription=id, ranges=ranges) if id:
                 if id in self.subscriptions:
                     subscription = self.subscriptions[id]
@@ -499,6 +498,18 @@ class Topics(Queues):
                 self._unsubscribe(id, header.session, sequence)
             case _:
                 super()._do(payload, header, sequence, skip)
+
+    def wanting(self, topic: int) -> list[SubscriptionModel]:
+        """The subscriptions that the messages of a topic are for."""
+        return [one for one in self.subscriptions.values() if one.topic == topic]
+
+    def may_be_wanted(self, topic: int, number: int) -> bool:
+        """Must the topic keep this message for a subscription?"""
+        return any(number in one.wanted and number not in one.done for one in self.wanting(topic))
+
+    def _needed_now(self, one: SubscriptionModel) -> int:
+        """How many messages a replica counts that the subscription needs."""
+        return len(one.wanted) - len(one.done)
 
     def stored_counts(self) -> dict[int, int]:
         return super().stored_counts() | {id: len(stored) for id, stored in self.stored.items()}
@@ -541,10 +552,9 @@ class Topics(Queues):
 
     def _expire(self, destination: int, numbers: set[int], sequence: int) -> None:
         super()._expire(destination, numbers, sequence)
-        for subscription in self.subscriptions.values():
-            if subscription.topic == destination:
-                for number in sorted(subscription.wanted.intersection(numbers)):
-                    subscription.done.setdefault(number, sequence)
+        for subscription in self.wanting(destination):
+            for number in sorted(subscription.wanted.intersection(numbers)):
+                subscription.done.setdefault(number, sequence)
 
     def _drop(self, destination: int, subscription: int, numbers: set[int], sequence: int) -> None:
         if not subscription:
@@ -613,13 +623,18 @@ class Topics(Queues):
         if not redelivered and not is_shared:
             # Messages that a consumer did not see are fresh for the next one; for one consumer numbers only
             # rise, unless it shares the subscription and gets what another has given back.
-            before = self._fresh_through.get(holder, 0)
+            line = holder, self._line_of(sequence)
+            before = self._fresh_through.get(line, 0)
             if sequence in self.ruled:
                 # Urgent messages overtake others, and delayed ones come behind.
                 return
             if sequence <= before:
                 self.fail(f"{sequence} comes to {holder} of subscription {id} behind {before}")
-            self._fresh_through[holder] = sequence + count - 1
+            self._fresh_through[line] = sequence + count - 1
+
+    def _line_of(self, number: int) -> int:
+        """Messages of one line come in their order; others may come from another line before them."""
+        return 0
 
     def on_holder_gone(self, node: int, holder: PortConsumer) -> None:
         super().on_holder_gone(node, holder)
@@ -715,7 +730,7 @@ class Destinations(Topics):
 
     def _model_books(self) -> Books:
         held = [(id, len(queue.live)) for id, queue in self.queues.items()]
-        held += [(id, len(one.wanted) - len(one.done)) for id, one in self.subscriptions.items()]
+        held += [(id, self._needed_now(one)) for id, one in self.subscriptions.items()]
         return self._term, len(self._sessions), tuple(sorted(held))
 
     def on_handed_out(
@@ -784,4 +799,6 @@ def _books_of(state: ChannelState) -> Books:
             held += [(one.id, one.backlog) for one in destination.subscriptions.values()]
         else:
             held.append((destination.id, destination.live.count))
+    for family in state.directory.families:
+        held += [(one.id, one.backlog) for one in family.subscriptions.values()]
     return state.term, len(state.sessions), tuple(sorted(held))

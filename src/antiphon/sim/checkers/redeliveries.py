@@ -270,6 +270,8 @@ def _sources(state: ChannelState) -> Iterator[Source]:
             yield from destination.subscriptions.values()
         else:
             yield destination
+    for family in state.directory.families:
+        yield from family.subscriptions.values()
 
 
 def _is_there(state: ChannelState, place: Place) -> bool:

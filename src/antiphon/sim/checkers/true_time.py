@@ -252,12 +252,7 @@ class Lifetimes(Checker):
     def _is_needed(self, topic: Topic, state: ChannelState, number: int) -> bool:
         assert self._model is not None, "topics are looked at with a model of them"
         held = (row.position <= number for row in state.holds.rows.values() if row.covers(topic.id))
-        wanted = (
-            number in one.wanted and number not in one.done
-            for one in self._model.subscriptions.values()
-            if one.topic == topic.id
-        )
-        return any(held) or any(wanted)
+        return any(held) or self._model.may_be_wanted(topic.id, number)
 
     def _look_at_lasting(self, entry: Entry, state: ChannelState) -> None:
         lasting: dict[str, _Lasting] = {}

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.message_manager.state.channel_state import ChannelState
+from antiphon.message_manager.state.destinations.family import Family
+from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.sim.checkers.attachments import Attachments, Expiries
 from antiphon.sim.checkers.bounds import is_cut
 from antiphon.sim.checkers.cluster import Convergence
@@ -153,12 +155,14 @@ class TownRun(WorkloadRun[TownProfile]):
         """What is open in a channel, by the state of its leader."""
         directory = state.directory
         topics = {topic.id: topic for topic in directory.topics}
+        origins: list[Topic | Family] = [*topics.values(), *directory.families]
         words = [f"queue {one.id} holds {one.live.count}" for one in directory
                  if one.id not in topics and one.live.count and not one.is_reserved]  # fmt: skip
         words += [
             f"subscription {one.id} needs {one.backlog}"
-            for topic in topics.values()
-            for one in topic.subscriptions.values()
+            for origin in origins
+            for one in origin.subscriptions.values()
             if one.backlog
         ]
+        words += [f"{family.shown} is not decided" for family in directory.undecided.families]
         return [*words, *too_old(state)]

@@ -55,10 +55,18 @@ def claim(first: int, term: int) -> Entry:
     return Entry(first, 1, EntryKind.PRIMARY_CLAIM, Mid(epoch_node(term), term, 0), 0, NO_DIGEST)
 
 
+class OneQueue(list[Any]):
+    """A directory without families."""
+
+    families = ()
+
+
 def a_state(term: int = TERM, sessions: int = 1, live: int = 0, primary: int = FIRST) -> Any:
     """As much of a replica's state as the checkers look at: one queue."""
     queue = SimpleNamespace(id=QUEUE, live=SimpleNamespace(count=live))
-    return SimpleNamespace(term=term, primary=primary, sessions=[None] * sessions, directory=[queue])
+    return SimpleNamespace(
+        term=term, primary=primary, sessions=[None] * sessions, directory=OneQueue([queue])
+    )
 
 
 class Log:
