@@ -537,14 +537,20 @@ class Keeper:
 
     def _look_for_held_space(self) -> None:
         # A checkpoint that another node fetches stays, whatever is checkpointed.
-        holds = not self._held_from and self._journal.holds_space(
-            self._base, self._referrer.live_bytes_by_segment()
-        )
+        holds = not self._held_from and self._checkpoints_would_free()
         # The number shows the bus whether checkpoints help: copying to empty segments may take many of them.
         segments = self._journal.segments_in_use if holds else 0
         if segments != self._held_segments:
             self._held_segments = segments
             self._out.append(Tell(bus.SpaceHeld(segments)))
+
+    def _checkpoints_would_free(self) -> bool:
+        journal, live = self._journal, self._referrer.live_bytes_by_segment()
+        if self._low is None:
+            return journal.holds_space(self._base, live)
+        # Every segment counts, also one that is kept for a few records: checkpoints are what copies those.
+        sparse = journal.sparse_segments(live, SPARSE_BELOW)
+        return journal.holds_space(self._base, live.keys() - set(sparse), at_rest=1)
 
     # --- checkpoints and what they free (KEE2) ------------------------------------------------------
 

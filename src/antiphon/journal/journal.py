@@ -635,8 +635,8 @@ class Journal:
         """The segment of the last durable pinned record, if there is one."""
         return [number for _, number in self._pinned[:1]]
 
-    def holds_space(self, base: int, live: Collection[int]) -> bool:
-        """Whether two checkpoints would free segments beyond those of a journal at rest.
+    def holds_space(self, base: int, live: Collection[int], *, at_rest: int = REST_SEGMENTS - 1) -> bool:
+        """Whether two checkpoints would free segments beyond those of a journal `at_rest`.
 
         `base` is where the log begins, perhaps below an unstable checkpoint; `live` are the segments in use.
         """
@@ -645,7 +645,7 @@ class Journal:
         first = min(first, self.payloads.oldest_segment_after(base) or first, *self._pinned_segment)
         log = [number for number in self._tail if number >= first]
         dead = [number for number in self._kept if number not in live]
-        return len(log) + len(dead) > REST_SEGMENTS - 1
+        return len(log) + len(dead) > at_rest
 
     def sparse_segments(self, live_bytes: Mapping[int, int], threshold: float) -> list[int]:
         """Segments with less than `threshold` of their data live, the emptiest first.

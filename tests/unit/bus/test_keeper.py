@@ -354,9 +354,9 @@ def test_after_a_failure_nothing_is_told_and_nothing_accepted() -> None:
 # --- room --------------------------------------------------------------------------------------------
 
 
-def use_the_spare(cellar: Cellar) -> None:
+def use_the_spare(cellar: Cellar, less: int = 0) -> None:
     """Fill the first segment and go on in the second, the last one there is room for."""
-    room = SEGMENT - cellar.journal.geometry.data_start
+    room = SEGMENT - cellar.journal.geometry.data_start - less
     cellar.write(data(1, room - 2 * PAGE))
     cellar.settle()
     cellar.disk.has_room = False
@@ -450,6 +450,30 @@ def test_a_journal_that_checkpoints_help_tells_that_it_has_fewer_segments() -> N
     after = cellar.journal.segments_in_use
     assert 2 < after < before
     assert cellar.all_of(bus.SpaceHeld) == [bus.SpaceHeld(before), bus.SpaceHeld(after)]
+
+
+def test_while_room_is_low_a_segment_that_is_kept_for_a_few_records_calls_for_checkpoints() -> None:
+    """A topic keeps some messages for days. Else they would hold their segment, and publishers, as long."""
+    cellar = Cellar()
+    cellar.write(data(9))
+    cellar.settle()
+    use_the_spare(cellar, less=PAGE)
+    places = [
+        cellar.journal.payloads.place(Mid(1, 1, number), first, 1)
+        for first, number in enumerate((9, 1, 2), 1)
+    ]
+    assert places[0].segment == 1
+    cellar.records.live[1] = places[:1]
+    cellar.ask(checkpoint(10, 1), checkpoint(11, 1))
+    cellar.settle()
+    cellar.ask(bus.ReleaseSpace(11))
+    cellar.wait(DEFAULTS.pulse_ns)
+    assert cellar.records.moved, "the record is copied"
+    assert cellar.all_of(bus.SpaceHeld)[-1] == bus.SpaceHeld(cellar.journal.segments_in_use)
+    cellar.disk.has_room = True
+    cellar.wait(2 * DEFAULTS.no_space_retry_ns)
+    assert cellar.spaces[-1] == (False, False, False)
+    assert cellar.all_of(bus.SpaceHeld)[-1] == bus.SpaceHeld(0), "with room a few records may hold a segment"
 
 
 def test_a_checkpoint_frees_what_only_older_files_need_though_the_base_stays() -> None:
