@@ -18,7 +18,6 @@ pytestmark = pytest.mark.timeout(900)
 # What must have happened somewhere in these seeds, or they prove less than they seem to.
 PROBES = (
     "families.decided",
-    "families.ended",
     "families.published_before_decided",
     "families.topic_deleted",
     "client.session_resumed",
@@ -29,7 +28,7 @@ PROBES = (
     "node.crashed",
 )
 # Too rare for the seeds of every day.
-RARE = ("families.void_decision", "families.subscribed_too_late")
+RARE = ("families.ended", "families.void_decision", "families.subscribed_too_late")
 
 
 @pytest.fixture(scope="module")

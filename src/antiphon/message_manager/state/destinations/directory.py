@@ -76,7 +76,7 @@ class Directory:
         self.temporaries = Temporaries()
         self.use = SegmentUse()
         self.ages = Ages()
-        # The number of the command that last made or removed a destination; temporary ones do not count.
+        # The number of the command that last made or removed a destination; temporary ones and the system's own do not count.
         self.version = 0
 
     def __len__(self) -> int:
@@ -138,7 +138,8 @@ class Directory:
     def create(self, id: int, kind: int, name: str, settings: str) -> Destination:
         """Raises DestinationError for settings that cannot be."""
         made = self._make(id, kind, name, settings)
-        self.version = id
+        if not made.is_reserved:
+            self.version = id
         return made
 
     def create_temporary(self, id: int, kind: int, channel: str, row: Session) -> Destination:
