@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from antiphon.errors import AntiphonError, LocalError, error_from_code
-from antiphon.pipeline import java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,6 +50,9 @@ def spark_session(master: str, name: str, given: SparkSession | None = None) -> 
     if active is not None:
         yield active
         return
+    # `make setup` runs this module as a program, which must not be imported before.
+    from antiphon.pipeline import java
+
     java.require()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with tempfile.TemporaryDirectory(prefix="antiphon-spark-") as folder:
