@@ -76,7 +76,8 @@ class Directory:
         self.temporaries = Temporaries()
         self.use = SegmentUse()
         self.ages = Ages()
-        # The number of the command that last made or removed a destination; temporary ones and the system's own do not count.
+        # The number of the command that last made or removed a destination; temporary ones do not count, and
+        # neither do the system's own.
         self.version = 0
 
     def __len__(self) -> int:
