@@ -195,7 +195,7 @@ def test_without_the_extra_it_shows_the_rest_and_says_which_one_to_install(
     done = bare("--pattern", "topic:.*")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "antiphon: patterns of match='regex' need the package google-re2: pip install 'antiphon[spark]'\n"
+        "antiphon: patterns of match='regex' need the package google-re2: pip install 'antiphon[regex]'\n"
     )
 
 
