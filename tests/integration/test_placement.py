@@ -188,3 +188,27 @@ def test_a_hundred_thousand_topics_are_made_in_seconds_and_take_little_memory(tm
             assert outcomes(admin.create_many(names)) == {"exists": count}
             assert admin.status()["destinations"] == count
         cluster.stop()
+
+
+@pytest.mark.long
+@needs_multicast
+def test_a_pattern_over_a_hundred_thousand_topics_is_subscribed_to_in_seconds(tmp_path: Path) -> None:
+    count = 100_000
+    names = topics(count)
+    asked, later = names[count // 2], "topic:prices.EU.later"
+    with Cluster(tmp_path / "data", *REPLICAS) as cluster:
+        with blocking.connect(cluster.url, timeout=60) as connection, connection.session() as session:
+            assert outcomes(connection.admin().create_many(names)) == {"made": count}
+            begun = time.monotonic()
+            consumer = session.consumer("topic:prices.EU.*", match="glob")
+            session.producer(asked).send(b"early")
+            first = consumer.receive(timeout=30)
+            seconds = time.monotonic() - begun
+            print(f"{seconds:.1f} s until a message of one of them was there")
+            assert first is not None and (first.destination, first.body) == (asked, b"early")
+            assert seconds < 10
+            connection.admin().create(later, retention="consumed")
+            session.producer(later).send(b"the first")
+            new = consumer.receive(timeout=30)
+            assert new is not None and (new.destination, new.body) == (later, b"the first")
+        cluster.stop()
