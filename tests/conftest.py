@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ settings.load_profile("quick")
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the seed ourselves when nobody did, since only a seed we know can be printed."""
+    # A shell that starts the tests in the background has them ignore Ctrl-C, which some of them send.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--hypothesis-profile") == "long" and config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
 

@@ -368,14 +368,6 @@ def test_several_threads_may_use_one_session(server: ServerThread, session: bloc
     assert server.do(lambda s: s.sequence) == 200
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Ctrl-C interrupts this process, also if a shell started the tests in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def interrupt_inside() -> None:
     """Ctrl-C, once the main thread is inside a call of the library."""
     main = threading.main_thread().ident
@@ -400,7 +392,6 @@ def is_inside(frame: FrameType | None) -> bool:
     return False
 
 
-@pytest.mark.usefixtures("interruptible")
 def test_whoever_is_interrupted_while_waiting_for_a_message_has_taken_none(
     server: ServerThread, session: blocking.Session
 ) -> None:
@@ -413,7 +404,6 @@ def test_whoever_is_interrupted_while_waiting_for_a_message_has_taken_none(
     assert message is not None and message.body == b"a"
 
 
-@pytest.mark.usefixtures("interruptible")
 def test_many_that_were_taken_before_an_interruption_are_still_there(
     server: ServerThread, session: blocking.Session
 ) -> None:
