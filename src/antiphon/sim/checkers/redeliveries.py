@@ -100,6 +100,8 @@ class Redeliveries(Checker):
                 # The node forgets what it gave out of the state that is replaced.
                 self._claims[term] = node, max(claimed_after, self._applied[node])
         self._applied[node] = n
+        # The former state, perhaps of an earlier term, says nothing any more; the next entry shows another.
+        self._states.pop(node, None)
 
     def on_applied(self, node: int, entry: Entry, payload: memoryview | None) -> None:
         self.on_flushed(node)
@@ -236,8 +238,10 @@ class Redeliveries(Checker):
                 self._waiting.setdefault(term, {}).setdefault(returned.source, set()).add(number)
 
     def on_flushed(self, node: int) -> None:
-        for source, highest in self._highest.pop(node, {}).items():
-            state = self._states[node]
+        highests, state = self._highest.pop(node, {}), self._states.get(node)
+        if state is None:
+            return
+        for source, highest in highests.items():
             for number in sorted(self._waiting.get(state.term, {}).get(source, ())):
                 place = (source, number)
                 is_ready = (state.term, *place) not in self._claimed and _is_there(state, place)

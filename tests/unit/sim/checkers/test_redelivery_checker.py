@@ -184,6 +184,17 @@ def test_a_higher_number_before_one_that_came_back_is_seen() -> None:
         log.tell(replace(said, pieces=said.pieces[1:]))
 
 
+def test_what_a_replaced_state_let_wait_keeps_nobody_waiting() -> None:
+    """The state that a primary takes over may be of a later term, with a claim that it never folds."""
+    log = Log()
+    log.tell(*log.give_out())
+    log.give_back(log.first)
+    (above,) = log.give_out(credit=4)
+    cut = [piece for piece in above.pieces if log.first not in piece.sequences]
+    log.checker.on_restored(NODE, log.last + 10)
+    log.tell(recounted(replace(above, pieces=tuple(cut)), 1))
+
+
 def test_what_is_locked_keeps_nobody_waiting() -> None:
     log = Log()
     log.tell(*log.give_out())
