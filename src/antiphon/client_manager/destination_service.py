@@ -243,6 +243,11 @@ class DestinationService:
             raise Refusal(REFUSED, f"{name} cannot be made in {channels} channels: there {there}")
         self._search(Creation(name, settings, place, channels), waiter)
 
+    def load_changed(self, channel: str, load: int) -> None:
+        searches = self._searches.values()
+        under_way = [one for one in searches if one.ordered_in and channel in read_channels(one.placement)]
+        self.loads.changed(channel, load, len(under_way))
+
     def served(self, channel: str, *, is_served: bool) -> None:
         self.loads.served(channel, is_served=is_served)
         if channel == self._system:

@@ -17,9 +17,10 @@ class Loads:
         self._added = dict.fromkeys(self._loads, 0)
         self._unserved: set[str] = set()
 
-    def changed(self, channel: str, load: int) -> None:
+    def changed(self, channel: str, load: int, under_way: int = 0) -> None:
+        """The channel tells its load, which has nothing yet of so many destinations that are being made."""
         self._loads[channel] = load
-        self._added[channel] = 0
+        self._added[channel] = under_way * DESTINATION_LOAD
 
     def served(self, channel: str, *, is_served: bool) -> None:
         """The channel has lost its primary for longer than a change takes, or has one again."""

@@ -629,7 +629,7 @@ class ClientManager:
         self._asking.primary_changed(channel)
 
     def _on_load_changed(self, channel: str, event: bus.LoadChanged) -> None:
-        self._destinations.loads.changed(channel, event.load)
+        self._destinations.load_changed(channel, event.load)
 
     def _on_service_changed(self, channel: str, event: bus.ServiceChanged) -> None:
         self._flow.served(channel, event, self._connections.values())

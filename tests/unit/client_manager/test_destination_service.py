@@ -213,6 +213,19 @@ def test_a_burst_of_new_names_is_spread_over_the_channels(loads: tuple[int, ...]
     assert max(places[channel] for channel in CHANNELS) - min(places[channel] for channel in CHANNELS) <= 1
 
 
+def test_a_load_that_is_told_in_the_middle_of_a_burst_takes_nothing_of_what_is_under_way() -> None:
+    """The channel that told its load first looked empty, and was given most of the next burst."""
+    stage = clustered()
+    for channel in CHANNELS:
+        stage.tell(LoadChanged(500), channel=channel)
+    stage.say(1, *(destination_open(at, f"queue:{at}") for at in range(1, 13)))
+    stage.tell(LoadChanged(500), channel="a")
+    stage.say(1, *(destination_open(at, f"queue:{at}") for at in range(13, 25)))
+    places = Counter(command.channel for _, command in ordered(stage) if type(command) is PlaceDestination)
+    assert places.total() > 12, "names of both bursts"
+    assert max(places[channel] for channel in CHANNELS) - min(places[channel] for channel in CHANNELS) <= 1
+
+
 def test_a_channel_that_nobody_serves_is_given_nothing() -> None:
     stage = clustered()
     stage.tell(LoadChanged(10_000), channel="c")
