@@ -1,4 +1,4 @@
-"""The patterns workload over many seeds: whoever subscribes by a pattern gets what matches, from the first
+"""The patterns workload over many seeds: a subscription by a pattern gets what matches, from the first
 message of a topic on, while topics are made and deleted and nodes of both tiers fail.
 
 Replay one run:  antiphon sim patterns --seed 17 --trace

@@ -1,6 +1,6 @@
 """Spanning: the channel of each message that is sent to a destination of several channels.
 
-SPN1  All messages with one key go to the same channel, whoever sends them: their order is kept.
+SPN1  All messages with one key go to the same channel, from any sender: their order is kept.
 SPN2  So do messages with one `dedup_id` and no key: a part remembers the ids of its own messages only.
 SPN3  The channels take turns with all other messages; a channel that takes nothing is passed over.
 
